@@ -14,8 +14,8 @@ from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compiled_kernels import own_words, semaphore_blocks
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, LaunchForm, PackedLaunch
 from attn_mlir.backends.nvidia.repeated_kernel import is_negated
-from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.nvidia.work_items import listed_items
+from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
 from attn_mlir.backends.sizes import shape_of
 from attn_mlir.backends.work import kept_work, leaves_rows

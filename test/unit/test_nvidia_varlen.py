@@ -2,6 +2,8 @@
 Hopper's emitter makes its kernels, and lists of work hold every block once.
 """
 
+import ctypes
+import itertools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +17,8 @@ from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
+from attn_mlir.backends.nvidia import cuda, launch
+from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
@@ -100,6 +104,47 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
         assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_the_short_way_serves_tensors_wherever_they_lie(ordered: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Launches are told the same, bit for bit, as if parameters were packed for these tensors; rows of no sequence become 0."""
+    set_apart(monkeypatch, tmp_path)
+    text, inputs = _traced()
+    compared = list[int]()
+    pack = Chain._pack
+
+    def packed(chain: Chain, key: Any, own: Any, results: Any, memory: Any) -> Any:
+        made = pack(chain, key, own, results, memory)
+        for (launcher, one), (_, arguments, _) in zip(made, chain._arguments(own, results, memory), strict=True):
+            forms, launcher._forms = launcher._forms, {}  # so that every parameter is packed
+            other, size = launcher.pack(arguments, key[0]), len(launcher._code.parameters)
+            launcher._forms = forms
+            pointers = [(ctypes.c_void_p * size).from_address(x.parameters) for x in (one, other)]
+            for *places, parameter in zip(*pointers, launcher._code.parameters, strict=True):
+                extent = 128 if parameter.kind in ("descriptor", "ragged", "window") else 4 if parameter.type in ("int", "float") else 8
+                assert len({ctypes.string_at(place, extent) for place in places}) == 1, parameter
+            compared.append(size)
+        return made
+
+    with fake_gpu() as fake, pytest.MonkeyPatch.context() as patch:
+        patch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
+        patch.setattr(cuda, "maps_move", lambda: True)
+        patch.setattr(launch, "_MAPS", {})
+        patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+        patch.setattr(Chain, "_pack", packed)
+        forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
+        backward = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"], ordered)
+        counts = list[tuple[int, int]]()
+        for _ in range(4):
+            own = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+            results = forward.run(own, "bshd")
+            made = backward.run([*own, *results, torch.randn(1, 2, 12, 64).half()], "bshd")
+            assert [x.shape for x in made] == [x.shape for x in own[:3]]
+            counts.append((len(fake.named("cuLaunchKernelEx")), len(fake.named("cuMemsetD8Async"))))
+        more = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(counts)]
+        assert counts[0][0] == more[1][0] == more[2][0] and counts[0][1] == 0 < more[1][1] == more[2][1]
+        assert len(compared) == 3 * (1 + 3)  # a kernel of the forward pass, and three of the backward, from the second time on
 
 
 def test_sequences_have_semaphores_of_their_own() -> None:

@@ -63,7 +63,8 @@ def both(*given: Any) -> tuple[Tensor, Tensor]:
 def test_as_torch(lengths: tuple[Sequence[int], Sequence[int]], other: bool, first: bool, hosted: list[int]) -> None:
     own, others = (torch.tensor([[n, -7] for n in side], dtype=torch.int32)[:, 0] for side in lengths)
     rows = int(own.sum())
-    for block, room in ((16, rows), (128, rows + 5), (16, rows // 2), (16, 16 * 5000)):  # one too small, as for wrong lengths; one for three thread blocks
+    # Too little room, as for wrong lengths, and as much as three thread blocks fill.
+    for block, room in ((16, rows), (128, rows + 5), (16, rows // 2), (16, 16 * 5000)):
         got, wanted = both(own, others if other else None, block, room, first)
         assert torch.equal(got, wanted)
     assert max(hosted) == 3 and len(hosted) == 4
@@ -92,5 +93,9 @@ def test_more_sequences_than_a_thread_block_orders_are_listed_by_torch(monkeypat
 def test_on_a_gpu(count: int) -> None:
     own, others = (torch.randint(0, 900, (count,), dtype=torch.int32, device="cuda") for _ in range(2))
     semaphores = SemaphoreBlocks.of(int(others.sum()), 64, count)
-    for given in ((own, others, 64, int(own.sum()), True), (own, None, 128, int(own.sum()), False), (own, others, 64, 9000, False, semaphores)):
+    for given in (
+        (own, others, 64, int(own.sum()), True),
+        (own, None, 128, int(own.sum()), False),
+        (own, others, 64, 9000, False, semaphores),
+    ):
         assert torch.equal(*both(*given))

@@ -107,7 +107,8 @@ def _attended(
             _READY[key] = call._replace(values=()), task, results, table
     again = table.computing(paged.lists.listing, problem.layout, group)
     seen = group == 1 or problem.sizes["Sq"] == 1  # else the results are copied
-    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen, None if queries is None else queries.of, _checking(paged))
+    of_queries, tensors = None if queries is None else queries.of, (*folded, *captures)
+    found: Sequence[Any] = forward_listed(task, saved, again, tensors, seen, of_queries, _checking(paged))
     paged.check()
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]

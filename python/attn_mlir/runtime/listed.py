@@ -46,11 +46,14 @@ def forward_listed(
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
     `seen`: results are not copied before the caller gets them, so that they must be no views. `queries` makes the gradient of q, which
-    the program's backward then leaves out: of q, k, v, results and gradients with heads first. `check` is asked when a backward was started.
+    the program's backward then leaves out: of q, k, v, results and gradients with heads first. `check` is asked once a backward was
+    started.
 
     `dense` computes them of such tensors in another way, which has second derivatives, and may read more of them.
     """
-    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, (dense, queries, check), *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+    given = [whole(x) for x in saved] if seen else saved
+    made: Any = ListedForward.apply(task, given, (dense, queries, check), *tensors)  # type: ignore[no-untyped-call]
+    return list(made)[: task.program.made]
 
 
 class ListedForward(torch.autograd.Function):
@@ -58,7 +61,11 @@ class ListedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, task: Task, saved: Sequence[torch.Tensor], ways: tuple[Dense, Queries | None, Callable[[], None] | None], *tensors: torch.Tensor
+        ctx: Any,
+        task: Task,
+        saved: Sequence[torch.Tensor],
+        ways: tuple[Dense, Queries | None, Callable[[], None] | None],
+        *tensors: torch.Tensor,
     ) -> tuple[Any, ...]:
         first = 3 + task.captures
         ctx.task, ctx.turned, ctx.more = task, task.layout != "bhsd", len(tensors) - first
