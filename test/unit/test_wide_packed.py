@@ -107,9 +107,7 @@ def parts_of(begins: Sequence[int], queries: Sequence[int], keys: Sequence[int],
 
 
 def test_sequences_of_one_length_are_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [each for each, _ in parts_of([0, 8, 8, 72], [8, 3, 64, 8], [8, 0, 64, 7])] == [
-        [3, 0, 2]
-    ]  # padding that costs less than a batch
+    assert [each for each, _ in parts_of([0, 8, 8, 72], [8, 3, 64, 8], [8, 0, 64, 7])] == [[3, 0, 2]]
     monkeypatch.setattr(packed_pairs, "SPARE", 0)
     together = parts_of([0, 8, 16], [8, 8, 8], [8, 8, 8])
     assert together == [([0, 1, 2], 2 * 3 * 64)]
