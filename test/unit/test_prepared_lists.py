@@ -19,7 +19,8 @@ from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
 
 _CALLS = """
 extern "C" void call_prepare(const void *form, int blocks, int heads, int threads, int bytes) {
-  host_launch(threads == 128 ? attn_prepare_short_lists : attn_prepare_lists, form, blocks, heads, threads, bytes);
+  host_launch(threads == 128 ? attn_prepare_short_lists : threads == 1024 ? attn_prepare_long_lists : attn_prepare_lists, form, blocks, heads,
+              threads, bytes);
 }
 extern "C" void call_invert(const void *form, int blocks, int heads, int threads, int bytes) {
   host_launch(attn_invert_lists, form, blocks, heads, threads, bytes);
@@ -30,6 +31,7 @@ CASES = {
     "heads of their own, short": (2, 2, 5, 7, 40, 64, 10, 16, 2),
     "many blocks": (1, 1, 3, 40, 3000, 16, 16, 7, 4),
     "one block": (1, 1, 1, 1, 1, 64, 64, 64, 1),
+    "many entries": (1, 1, 2, 1500, 4000, 1, 1, 1, 2),
     "more entries than blocks": (1, 2, 9, 33, 33, 128, 100, 32, 1),
 }
 """B, heads, lists, entries, blocks, keys of a block and of the last one, queries of a list, heads of sequences for each."""
@@ -62,7 +64,7 @@ def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_start", start)
     monkeypatch.setattr(fused, "_flag", lambda _: SimpleNamespace(address=flag.data_ptr(), read=read))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0), multiprocessors=132))
     monkeypatch.setattr(fused.cuda, "current_stream", lambda _: 0)
     monkeypatch.setattr(fused.cuda, "is_capturing", lambda index: False)
 
@@ -143,7 +145,7 @@ def test_a_number_that_is_no_block_is_told_and_read_as_none(number: int, hosted:
 
 
 def test_lists_that_do_not_fit_are_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0), multiprocessors=132))
     shapes = ListShapes(1, 1, 1, 60_000, 1 << 20, 1, 1 << 20, 1, 1, None, 1, 1, 1)
     assert fused.prepare_lists(torch.zeros(1, 1, 1, 60_000, dtype=torch.int32), shapes, WantedLists()) is None
 
