@@ -19,8 +19,8 @@ from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
 
 _CALLS = """
 extern "C" void call_prepare(const void *form, int blocks, int heads, int threads, int bytes) {
-  host_launch(threads == 128 ? attn_prepare_short_lists : threads == 1024 ? attn_prepare_long_lists : attn_prepare_lists, form, blocks, heads,
-              threads, bytes);
+  auto *kernel = threads == 128 ? attn_prepare_short_lists : threads == 1024 ? attn_prepare_long_lists : attn_prepare_lists;
+  host_launch(kernel, form, blocks, heads, threads, bytes);
 }
 extern "C" void call_invert(const void *form, int blocks, int heads, int threads, int bytes) {
   host_launch(attn_invert_lists, form, blocks, heads, threads, bytes);
