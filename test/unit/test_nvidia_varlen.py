@@ -271,6 +271,19 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     for mods in (causal, of_sigmoid):  # one part needs no merge
         assert launches(inputs, 4, **mods) == 1 and launches(inputs, 1 << 16, **mods) == 2
     assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], 4, **causal) == 4
+    monkeypatch.setattr(cuda, "maps_move", lambda: True)
+    monkeypatch.setattr(launch, "_MAPS", {})
+    monkeypatch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+    apart = [*inputs[:2], x[1].clone()[..., :512], *inputs[3:]]  # of the same strides, elsewhere
+    attention_varlen(q, k, k[..., :512], cu_q, cu_k, score_mod=lambda s, b, h, i, j: 1.5 * s)
+    text, counts = next(reversed(programs._TABLE.values())).text, []
+    with fake_gpu() as fake:
+        made: Any = driver.compile_derivative(text, "cuda", "", [])
+        for given in (inputs, apart) * 2:
+            before = len(fake.named("cuLaunchKernelEx"))
+            made.decode(given, "bshd", 4)
+            counts.append(len(fake.named("cuLaunchKernelEx")) - before)
+    assert counts == [1, 4, 1, 4]
     assert launches(inputs, 4, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
 
 
