@@ -84,6 +84,9 @@ __device__ __forceinline__ int attn_before(int own, int *sums, int *all) {
 
 template <int T>
 __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
+#ifdef __CUDA_ARCH__
+  asm volatile("griddepcontrol.launch_dependents;");  // kernels that wait for this one may start
+#endif
   const int words = (f.blocks + 31) / 32, group = threadIdx.x / T, t = threadIdx.x % T;
   int *const own = memory + group * (words + f.count + T + 1);
   unsigned *const bitmap = reinterpret_cast<unsigned *>(own);
