@@ -20,7 +20,7 @@ from attn_mlir.errors import AttnError, UnsupportedError
 
 _SUCCESS, _INVALID_CONTEXT = 0, 201
 _MULTIPROCESSORS, _SHARED_BYTES, _MAJOR, _MINOR = 16, 97, 75, 76
-_MAX_DYNAMIC_SHARED, _CLUSTER, _FOLLOWS = 8, 4, 6
+_MAX_DYNAMIC_SHARED, _CLUSTER = 8, 4
 _RELAXED = 2
 MAP_BYTES, MAP_ALIGNMENT = 128, 128
 DATA_TYPES = {torch.float8_e4m3fn: 0, torch.float8_e5m2: 0, torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bfloat16: 9}
@@ -55,7 +55,7 @@ class _Dim(ctypes.Structure):
 
 
 class _AttributeValue(ctypes.Union):
-    _fields_ = (("pad", ctypes.c_char * 64), ("cluster", _Dim), ("follows", ctypes.c_int))
+    _fields_ = (("pad", ctypes.c_char * 64), ("cluster", _Dim))
 
 
 class _Attribute(ctypes.Structure):
@@ -199,18 +199,13 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
     return function.value or 0
 
 
-def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1, follows: bool = False) -> Config:
-    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x.
-
-    `follows`: it may start before the kernel in front of it on the stream has ended, for which it waits itself.
-    """
+def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1) -> Config:
+    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x."""
     made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes, stream)
-    found = [_Attribute(_CLUSTER, b"", _AttributeValue(cluster=_Dim(cluster, 1, 1)))] if cluster > 1 else []
-    if follows:
-        found.append(_Attribute(_FOLLOWS, b"", _AttributeValue(follows=1)))
-    if found:
-        made.keep = (_Attribute * len(found))(*found)
-        made.attributes, made.count = ctypes.addressof(made.keep), len(found)
+    if cluster > 1:
+        value = _AttributeValue(cluster=_Dim(cluster, 1, 1))
+        made.keep = (_Attribute * 1)(_Attribute(_CLUSTER, b"", value))
+        made.attributes, made.count = ctypes.addressof(made.keep), 1
     return made
 
 
@@ -279,6 +274,7 @@ def maps_move() -> bool:
     The driver documents no such thing, so that it is asked for some.
     """
     try:
+        check(library().cuInit(0), "starting the CUDA driver")
         for shape, strides, swizzle in (((3, 2, 77, 64), (9856, 64, 128, 1), 128), ((1, 1, 5, 8), (40, 40, 8, 1), 0)):
             first = tensor_map(1 << 33, torch.bfloat16, shape, strides, (8, 4), swizzle)
             for address in ((1 << 33) + 16, (1 << 33) + (1 << 21), (1 << 46) + 0x12345670):

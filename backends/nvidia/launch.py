@@ -30,8 +30,6 @@ _WINDOW = "window"
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 """By device and stream: launches on one stream never overlap, those on several may."""
-WAITS = "griddepcontrol.wait"
-"""What a kernel does first that may start before the one in front of it has ended."""
 _ADDRESS = struct.Struct("=Q")
 _OF_THREADS = 2
 """CUDA's handle of the default stream of whichever thread asks: one handle for several streams."""
@@ -143,7 +141,6 @@ class CudaLauncher:
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
         self._launch = cuda.launcher()
-        self._follows = WAITS in code.source
         numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
         self._numbers = tuple(sorted(numbers))
         self._tensors = tuple(
@@ -235,7 +232,7 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster, self._follows)
+        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster)
         if own:
             self._keep(arguments, stream, values, config)
         return PackedLaunch(values, config)

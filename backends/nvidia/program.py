@@ -1,9 +1,7 @@
 """Programs on an NVIDIA GPU: the kernels of a host function, compiled at the first run, on torch tensors."""
 
 import contextlib
-import dataclasses
 import functools
-import re
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -23,7 +21,7 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_decode, repeated_kernel, repeated_kernels, thresholds, widened_ahead
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
-from attn_mlir.backends.nvidia.launch import LIMIT, WAITS, CudaLauncher
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.work_items import listed_items
@@ -36,8 +34,6 @@ from attn_mlir.performance import told
 SUFFIX = "zip"
 _UnitsT = TypeVar("_UnitsT")
 _Short = repeated_kernel.RepeatedLaunch | repeated_kernels.Chain
-_FIRST = re.compile(r'(extern "C" __global__[^{]*\{\n)')
-_WAITING = f'\\1  asm volatile("{WAITS};" ::: "memory");\n  asm volatile("griddepcontrol.launch_dependents;");\n'
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -230,7 +226,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
             return None  # pairs of these are in memory, whose rows see all keys at once
         if form == WHOLE_ROWS:
-            return following(lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide), wide)
+            return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:
             return None
         whole = pipeline.KERNEL
@@ -240,7 +236,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if form.gather:
             choices["gather"] = 1
         try:
-            return following(lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide), wide)
+            return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):
             return None
 
@@ -305,18 +301,6 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def explain(self) -> str:
         binaries = self._binaries or {}
         return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
-
-
-FOLLOWS = True
-
-
-def following(units: Any, hopper: bool) -> Any:
-    """The kernels of single queries, which start while the one in front of them ends, and wait for it before they read anything."""
-    if units is None or not hopper or not FOLLOWS:
-        return units
-    if isinstance(units, GpuKernel):
-        return dataclasses.replace(units, code=dataclasses.replace(units.code, source=_FIRST.sub(_WAITING, units.code.source, count=1)))
-    return tuple(following(unit, hopper) for unit in units)
 
 
 def _in_background(work: Callable[[], object]) -> None:

@@ -76,13 +76,13 @@ def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
 
 def form_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...] | None:
     """What decides about it but for addresses, of which kernels ask by what they are divisible; None where some tensor has no memory."""
-    key: list[Any] = [layout]
+    key: list[Any] = [layout, cuda.index_of(inputs[0])]  # all are on the device of the first
     for value in inputs:
         if isinstance(value, torch.Tensor):
             address = value.data_ptr()
             if not address:
                 return None
-            key += (address % 16, value.shape, value.stride(), value.dtype, value.is_neg(), cuda.index_of(value))
+            key += (address % 16, value.shape, value.stride(), value.dtype, value.is_neg())
         else:
             key.append(value)
     return tuple(key)

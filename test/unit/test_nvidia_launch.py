@@ -105,18 +105,10 @@ def test_tensors_of_the_same_shapes_elsewhere(gpu: FakeCuda, patch: pytest.Monke
     kept = [tensors() for _ in range(4)]
     assert [told(*given) for given in kept] == [3] * 4
     assert told(heads(1, 2, 44, 64), *kept[0][1:]) == 6  # another shape
-    assert told(kept[1][0], kept[1][1], 4, kept[2][3]) == 9  # another number
+    assert told(*kept[1][:2], 4, kept[2][3]) == 9  # another number
     odd = torch.zeros(81)[1:].view(1, 2, 40)
     made = run([kept[0][0], odd, 3, Ragged(kept[0][3])])
     assert made == (1,)  # what the kernel cannot read is copied, as ever
-
-
-@pytest.mark.parametrize(("cluster", "follows"), [(1, False), (2, False), (1, True), (2, True)])
-def test_attributes_of_a_launch(cluster: int, follows: bool) -> None:
-    made = cuda.config((1, 1, 1), 32, 0, 77, cluster, follows)
-    found = (cuda._Attribute * made.count).from_address(made.attributes) if made.count else ()
-    wanted = [(4, (cluster, 1, 1))] * (cluster > 1) + [(6, (1, 0, 0))] * follows
-    assert [(one.id, (one.value.cluster.x, one.value.cluster.y, one.value.cluster.z)) for one in found] == wanted
 
 
 def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:

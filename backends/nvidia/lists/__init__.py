@@ -14,13 +14,11 @@ from attn_mlir.backends.nvidia import cuda, own_kernel
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 
 SOURCE = "attn_lists.cu"
-PREPARE, SHORT, LONG, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_prepare_long_lists", "attn_invert_lists"
+PREPARE, SHORT, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_invert_lists"
 _FORM, _INVERSE = struct.Struct("=14Q7q20i"), struct.Struct("=5Q4i")
 """What the kernels take, `AttnLists` and `AttnInverse`."""
 _SHORT_ENTRIES, _SHORT_BLOCKS, _WARPS = 256, 2048, 4
 """A warp has a list of so many entries and blocks, of so many warps; a thread block others."""
-_LONG_ENTRIES, _AT_ONCE = 1024, 2
-"""A larger thread block has lists of so many entries, where there are no more of them than so many for each multiprocessor."""
 _SHARED_BYTES = 200 * 1024
 """Of a thread block at most."""
 _MOST, _MOST_Y = (1 << 31) - 1, 65535
@@ -34,8 +32,7 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
     lists, words = shapes.batch * shapes.heads * shapes.lists, -(-shapes.blocks // 32)
     short = shapes.count <= _SHORT_ENTRIES and shapes.blocks <= _SHORT_BLOCKS
     device = index.get_device()
-    long = shapes.count >= _LONG_ENTRIES and lists <= _AT_ONCE * cuda.device(device).multiprocessors
-    entry, threads, together = (SHORT, 32, _WARPS) if short else (LONG, 1024, 1) if long else (PREPARE, 256, 1)
+    entry, threads, together = (SHORT, 32, _WARPS) if short else (PREPARE, 256, 1)
     memory = 4 * (words + shapes.count + threads + 1) * together
     sequences, each = lists * shapes.repeat, 1 if places is None else shapes.keys // places.rows
     most = max(sequences * max(shapes.count * each, shapes.queries), words * lists)

@@ -84,9 +84,6 @@ __device__ __forceinline__ int attn_before(int own, int *sums, int *all) {
 
 template <int T>
 __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
-#ifdef __CUDA_ARCH__
-  asm volatile("griddepcontrol.launch_dependents;");  // kernels that wait for this one may start
-#endif
   const int words = (f.blocks + 31) / 32, group = threadIdx.x / T, t = threadIdx.x % T;
   int *const own = memory + group * (words + f.count + T + 1);
   unsigned *const bitmap = reinterpret_cast<unsigned *>(own);
@@ -189,11 +186,6 @@ extern "C" __global__ void __launch_bounds__(128) attn_prepare_short_lists(const
 extern "C" __global__ void __launch_bounds__(256) attn_prepare_lists(const __grid_constant__ AttnLists form) {
   extern __shared__ int attn_memory[];
   attn_prepare<256>(form, attn_memory);
-}
-
-extern "C" __global__ void __launch_bounds__(1024) attn_prepare_long_lists(const __grid_constant__ AttnLists form) {
-  extern __shared__ int attn_memory[];
-  attn_prepare<1024>(form, attn_memory);
 }
 
 // For each tile of keys the lists that name it, in their order, from the bitmaps of all lists, [B H, words, lists]. A thread block has a word:
