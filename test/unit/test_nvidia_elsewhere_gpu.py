@@ -113,10 +113,14 @@ def test_wrong_numbers_are_told_by_a_later_call(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ArgumentError, match=r"^key_index holds 77, but there are 11 blocks"):
         call(bad)  # the first call of such sizes waits
     wanted = call(good)
-    with pytest.raises(ArgumentError, match="this call or one before held 77, but there were 11 blocks of 64 keys"):
+
+    def later() -> None:
         call(bad)  # which does not wait, but may be late enough
         torch.cuda.synchronize()
         call(good)
+
+    with pytest.raises(ArgumentError, match="this call or one before held 77, but there were 11 blocks of 64 keys"):
+        later()
     assert torch.equal(call(good), wanted)
     monkeypatch.setenv("ATTN_MLIR_CHECK", "1")
     with pytest.raises(ArgumentError, match=r"^key_index holds 77"):

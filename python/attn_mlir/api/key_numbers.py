@@ -52,6 +52,6 @@ def tell_wrong(wrong: tuple[int, int, int] | None) -> None:
         return
     number, blocks, keys = wrong
     raise ArgumentError(
-        f"key_index of this call or one before held {number}, but there were {blocks} blocks of {keys} keys: give 0 to {blocks - 1}, or -1 for no "
-        "block. ATTN_MLIR_CHECK=1 in the environment tells at the call itself"
+        f"key_index of this call or one before held {number}, but there were {blocks} blocks of {keys} keys: give 0 to {blocks - 1}, "
+        "or -1 for no block. ATTN_MLIR_CHECK=1 in the environment tells at the call itself"
     )
