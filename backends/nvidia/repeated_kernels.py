@@ -116,7 +116,7 @@ class Chain:
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launchers must be the current one."""
         results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
-        memory = cuda.empty(*self._memory)
+        memory = cuda.empty(*self._memory) if self._memory[0] != (1,) else results[0]  # of which no kernel has a part
         index = self.launcher.index
         stream, start = cuda.current_stream(index), memory.data_ptr()
         works = [link.work(inputs) for link in self._packed_links]
