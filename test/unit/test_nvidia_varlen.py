@@ -2,8 +2,6 @@
 Hopper's emitter makes its kernels, and lists of work hold every block once.
 """
 
-import ctypes
-import itertools
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,8 +16,6 @@ from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
 from attn_mlir.backends.nvidia import cuda, launch
-from attn_mlir.backends.nvidia.launch import CudaLauncher
-from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
@@ -85,7 +81,7 @@ def test_hopper_makes_its_kernels(name: str) -> None:
 def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Forward and backward to the end without a GPU: descriptors of views, lists as last arguments, sums, copies of what is not aligned."""
     set_apart(monkeypatch, tmp_path)
-    text, inputs = _traced()
+    text, inputs = traced()
     with fake_gpu() as fake:
         monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
         forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
@@ -105,85 +101,6 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
         assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
         assert ((1 << 30) - 12 + 5) * 256 + 9 * 256 + (1 << 30) * strides[3] == (2 << 63) + 2 * 256  # row 5 of those before row 9 of 12
-
-
-@pytest.mark.parametrize("ordered", [False, True])
-def test_the_short_way_serves_tensors_wherever_they_lie(ordered: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Launches are told the same, bit for bit, as if parameters were packed for these tensors; rows of no sequence become 0."""
-    set_apart(monkeypatch, tmp_path)
-    text, inputs = _traced()
-    compared = list[int]()
-    pack = Chain._pack
-
-    def packed(chain: Chain, key: Any, own: Any, results: Any, memory: Any) -> Any:
-        made = pack(chain, key, own, results, memory)
-        for (launcher, one), (_, arguments, _) in zip(made, chain._arguments(own, results, memory), strict=True):
-            forms, launcher._forms = launcher._forms, {}  # so that every parameter is packed
-            other, size = launcher.pack(arguments, key[0]), len(launcher._code.parameters)
-            launcher._forms = forms
-            pointers = [(ctypes.c_void_p * size).from_address(x.parameters) for x in (one, other)]
-            for *places, parameter in zip(*pointers, launcher._code.parameters, strict=True):
-                extent = 128 if parameter.kind in ("descriptor", "ragged", "window") else 4 if parameter.type in ("int", "float") else 8
-                assert len({ctypes.string_at(place, extent) for place in places}) == 1, parameter
-            compared.append(size)
-        return made
-
-    with fake_gpu() as fake, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
-        patch.setattr(cuda, "maps_move", lambda: True)
-        patch.setattr(launch, "_MAPS", {})
-        patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
-        patch.setattr(Chain, "_pack", packed)
-        forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
-        backward = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"], ordered)
-        counts = list[tuple[int, int]]()
-        for _ in range(4):
-            own = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-            results = forward.run(own, "bshd")
-            made = backward.run([*own, *results, torch.randn(1, 2, 12, 64).half()], "bshd")
-            assert [x.shape for x in made] == [x.shape for x in own[:3]]
-            counts.append((len(fake.named("cuLaunchKernelEx")), len(fake.named("cuMemsetD8Async"))))
-        more = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(counts)]
-        assert counts[0][0] == more[1][0] == more[2][0] and counts[0][1] == 0 < more[1][1] == more[2][1]
-        assert len(compared) == 3 * (1 + 3)  # a kernel of the forward pass, and three of the backward, from the second time on
-
-
-@pytest.mark.parametrize("keys", [40, 4000])
-def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Of one part, and of several, which are merged: kernels are given the same tensors as on the long way, wherever these lie."""
-    set_apart(monkeypatch, tmp_path)
-    q, k = torch.randn(3, 4, 64).half(), torch.randn(3 * keys, 1, 64).half()
-    cu_q, cu_k = offsets([1, 1, 1]), offsets([keys] * 3)
-    attention_varlen(q, k, k, cu_q, cu_k, mask_mod=masks.causal("bottom_right"))
-    text = next(reversed(programs._TABLE.values())).text
-    start, told = CudaLauncher.start, list[tuple[int, ...]]()
-
-    def starts(launcher: CudaLauncher, packed: Any) -> None:
-        kinds = [parameter.kind for parameter in launcher._code.parameters]
-        pointers = (ctypes.c_void_p * len(kinds)).from_address(packed.parameters)
-        addressed = [place for place, kind in zip(pointers, kinds, strict=True) if kind in ("pointer", "descriptor", "ragged", "window")]
-        told.append(tuple([ctypes.c_uint64.from_address(place).value for place in addressed]))
-        start(launcher, packed)
-
-    with fake_gpu() as fake, pytest.MonkeyPatch.context() as patch:
-        patch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
-        patch.setattr(cuda, "maps_move", lambda: True)
-        patch.setattr(launch, "_MAPS", {})
-        patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
-        patch.setattr(CudaLauncher, "start", starts)
-        made: Any = driver.compile_derivative(text, "cuda", "", [])
-        seen, held = list[list[tuple[str, ...]]](), list[Any]()
-        for number in range(3):
-            given = [x.clone().transpose(0, 1)[None] for x in (q, k, k)]
-            inputs = [*given, *[x.clone() for x in (cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1])]]
-            told.clear()
-            (o,) = made.decode(inputs, "bshd", keys)
-            names = {x.data_ptr(): str(place) for place, x in enumerate((*inputs, o))}
-            seen.append([tuple([names.get(address, "") for address in one]) for one in told])
-            held += [inputs, o]
-            assert o.shape == (1, 4, 3, 64) and (not number) == (not fake.named("cuMemsetD8Async"))
-        assert seen[0] == seen[1] == seen[2] and len(seen[0]) == (1 if keys < 100 else 2)
-        assert "7" in seen[0][-1] and {"0", "1", "2", "6"} <= set(seen[0][0])
 
 
 def test_sequences_have_semaphores_of_their_own() -> None:
@@ -208,7 +125,7 @@ def test_slices_side_by_side_are_whole() -> None:
 
 def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     """dq is added to in slots, which have a dimension more than what it is of: where rows begin is counted from the last dimension."""
-    text, inputs = _traced()
+    text, inputs = traced()
     made = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"])
     pairs = next(unit for unit in made.units.values() if unit.kernel.grid == "pairs")
     memory = [Ragged(torch.empty(2, 1, 2, 12, 64) if kind == "accumulate" else inputs[0]) for kind in pairs.kernel.outputs]
@@ -299,7 +216,7 @@ def test_a_sequence_without_a_query_stores_nothing_where_the_next_one_is() -> No
     assert stores and all("warpgroup * 64 < " in lines[n - 1] or "attn::tma_store(" in lines[n - 1] for n in stores)
 
 
-def _traced() -> tuple[str, list[Tensor]]:
+def traced() -> tuple[str, list[Tensor]]:
     """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
     q = torch.randn(12, 2, 64).half().requires_grad_()
     cu = offsets([9, 3])
