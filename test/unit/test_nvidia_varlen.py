@@ -216,11 +216,11 @@ def test_a_sequence_without_a_query_stores_nothing_where_the_next_one_is() -> No
     assert stores and all("warpgroup * 64 < " in lines[n - 1] or "attn::tma_store(" in lines[n - 1] for n in stores)
 
 
-def traced(factor: float = 1.0) -> tuple[str, list[Tensor]]:
-    """A causal program whose scores have a factor, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
+def traced(score_mod: Any = None) -> tuple[str, list[Tensor]]:
+    """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
     q = torch.randn(12, 2, 64).half().requires_grad_()
     cu = offsets([9, 3])
-    attention_varlen(q, q, q, cu, mask_mod=masks.causal(), score_mod=None if factor == 1 else lambda s, b, h, i, j: factor * s)
+    attention_varlen(q, q, q, cu, mask_mod=masks.causal(), score_mod=score_mod)
     x = q.detach().transpose(0, 1)[None]
     return next(reversed(programs._TABLE.values())).text, [x, x, x, cu[:-1], cu[1:] - cu[:-1], cu[:-1], cu[1:] - cu[:-1]]
 
