@@ -274,13 +274,13 @@ def maps_move() -> bool:
     The driver documents no such thing, so that it is asked for some.
     """
     try:
-        check(library().cuInit(0), "starting the CUDA driver")
-        for shape, strides, swizzle in (((3, 2, 77, 64), (9856, 64, 128, 1), 128), ((1, 1, 5, 8), (40, 40, 8, 1), 0)):
-            first = tensor_map(1 << 33, torch.bfloat16, shape, strides, (8, 4), swizzle)
-            for address in ((1 << 33) + 16, (1 << 33) + (1 << 21), (1 << 46) + 0x12345670):
-                made = tensor_map(address, torch.bfloat16, shape, strides, (8, 4), swizzle)
-                if made[8:] != first[8:] or int.from_bytes(made[:8], "little") != address:
-                    return False
+        with inside_context(current_device()):  # a thread may have none yet
+            for shape, strides, swizzle in (((3, 2, 77, 64), (9856, 64, 128, 1), 128), ((1, 1, 5, 8), (40, 40, 8, 1), 0)):
+                first = tensor_map(1 << 33, torch.bfloat16, shape, strides, (8, 4), swizzle)
+                for address in ((1 << 33) + 16, (1 << 33) + (1 << 21), (1 << 46) + 0x12345670):
+                    made = tensor_map(address, torch.bfloat16, shape, strides, (8, 4), swizzle)
+                    if made[8:] != first[8:] or int.from_bytes(made[:8], "little") != address:
+                        return False
     except CudaError:
         return False
     return True

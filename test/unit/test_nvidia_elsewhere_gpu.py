@@ -32,6 +32,7 @@ def agree(found: Sequence[Tensor], wanted: Sequence[Tensor]) -> None:
 
 def test_descriptions_differ_in_their_addresses_alone() -> None:
     """Of all that kernels take; where not, launches are slower, and right."""
+    torch.zeros(1, device="cuda")  # which makes a context
     assert cuda.maps_move()
     for shape, columns, swizzle in (((2, 3, 70, 128), 64, 128), ((1, 1, 1, 32), 32, 64), ((5, 16, 4096, 576), 64, 128)):
         for describe in (cuda.tensor_map, cuda.ragged_map):
