@@ -61,8 +61,8 @@ class PreparedLists(NamedTuple):
 
     `listed` are the numbers of its blocks, `shifts` how far each is from where it would be as the next one, in keys, `seen` how many keys
     of the list each query sees. `inverse(tile, in_order)`: see `runtime.prepared_lists.inverse_of`; it is called once. `listing()` gives
-    the numbers again, as they were, where the inverse was wanted. `wrong()` waits for the device and tells whether a number was no block;
-    None where nobody looked.
+    the numbers again, as they were, where the inverse was wanted. `wrong(wait)` tells of a number that was no block, of how many blocks of
+    how many keys: of these lists, if it is to `wait` for the device, and of earlier ones; None where nobody looked.
     """
 
     pages: Tensor
@@ -72,4 +72,4 @@ class PreparedLists(NamedTuple):
     seen: Tensor | None
     inverse: Callable[[int, bool], Sequence[Tensor]]
     listing: Callable[[], Tensor]
-    wrong: Callable[[], bool] | None
+    wrong: Callable[[bool], tuple[int, int, int] | None] | None

@@ -2,12 +2,14 @@
 
 --against PATH    another checkout, whose processes alternate with this one's    --rounds 5    processes of each
 --only NAME       some cases, by a part of their names                           --json FILE   microseconds a call
+--launches        calls of a GPU that is not there (host_launches.py)
 
 Inputs are one row and one key, so that what is left is Python and the launch. CPU time of the calling thread; each process gives the least
 of its batches, a round the quotient of two neighbouring processes; told are the medians of the least times and of the quotients.
 """
 
 import argparse
+import importlib
 import json
 import os
 import statistics
@@ -75,9 +77,10 @@ def calls() -> dict[str, Callable[[], Any]]:
     }
 
 
-def measure(only: str) -> dict[str, float]:
+def measure(only: str, launches: bool) -> dict[str, float]:
     """Microseconds of CPU time a call, the least of some batches, which take turns."""
-    made = {name: call for name, call in calls().items() if only in name}
+    found = importlib.import_module("host_launches").calls() if launches else calls()
+    made = {name: call for name, call in found.items() if only in name}
     best = dict.fromkeys(made, float("inf"))
     for call in made.values():
         for _ in range(_BATCH):
@@ -91,11 +94,11 @@ def measure(only: str) -> dict[str, float]:
     return best
 
 
-def process(checkout: Path, only: str) -> dict[str, float]:
+def process(checkout: Path, only: str, launches: bool) -> dict[str, float]:
     """What `measure` gives in a process of its own, with the package of a checkout."""
     path = [str(checkout / "python"), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path))}
-    command = [sys.executable, str(Path(__file__).resolve()), "--worker", "--only", only]
+    command = [sys.executable, str(Path(__file__).resolve()), "--worker", "--only", only, *["--launches"] * launches]
     return json.loads(subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE).stdout.splitlines()[-1])
 
 
@@ -106,18 +109,19 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", default="")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--launches", action="store_true")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        print(json.dumps(measure(options.only)))
+        print(json.dumps(measure(options.only, options.launches)))
         return
     own, others = [], []
     for number in range(options.rounds):
         if options.against is not None and number % 2:
-            others.append(process(options.against, options.only))
-        own.append(process(ROOT, options.only))
+            others.append(process(options.against, options.only, options.launches))
+        own.append(process(ROOT, options.only, options.launches))
         if options.against is not None and not number % 2:
-            others.append(process(options.against, options.only))
+            others.append(process(options.against, options.only, options.launches))
     report: dict[str, dict[str, float]] = {}
     for name in own[0]:
         report[name] = {"us": statistics.median(run[name] for run in own)}

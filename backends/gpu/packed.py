@@ -5,7 +5,7 @@ T - n + i of entry e is row i of the n rows that end where row e begins. What is
 past the end of a sequence, zeros are read and nothing is written, as past the end of a tensor without sequences.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,12 +84,13 @@ def extents_of(kernel: KernelGrid, arguments: Sequence[Any]) -> Sequence[int]:
 
 
 def arguments_of(
-    kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory], semaphores: "SemaphoreBlocks | None" = None
-) -> list[Any]:
+    kernel: KernelGrid, operands: Sequence[Any], memory: Sequence[OutputMemory], semaphores: "SemaphoreBlocks | None" = None,
+    make: "Callable[..., torch.Tensor] | None" = None,
+) -> list[Any]:  # fmt: skip
     """The arguments of a kernel's launch: inputs, outputs, and, for "pairs", the keys of a chunk.
 
     Those of one on packed tensors are ragged views where it takes such, and a list of work comes last. Rows of no sequence become 0.
-    `semaphores`: of a kernel whose programs add to the other side in turn.
+    `semaphores`: of a kernel whose programs add to the other side in turn. `make` does what `items_of` does.
     """
     tensors = [*operands, *(each.seen for each in memory)]
     if not kernel.lengths:
@@ -102,7 +103,7 @@ def arguments_of(
     rows, first = operands[kernel.over].shape[2], kernel.grid == "pairs" and semaphores is None
 
     def made() -> torch.Tensor:
-        return items_of(own, others[0] if others else None, kernel.block_q, rows, first, semaphores)
+        return (make or items_of)(own, others[0] if others else None, kernel.block_q, rows, first, semaphores)
 
     return [*seen, made() if semaphores is not None else kept_work(own, (kernel.block_q, rows, first), made)]
 

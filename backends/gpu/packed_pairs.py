@@ -18,6 +18,10 @@ from attn_mlir.errors import ArgumentError
 Array = np.ndarray
 PADDED = 1.25
 """Pairs of a batch, of which each sequence has as many rows as the longest, times those of its sequences, at most."""
+SPARE = 1 << 23
+"""Or pairs of heads that are padding: fewer take a GPU no longer than the launches of one more batch take the host. Measured on an H100
+on 2026-11-27 (docs/notes/serving-h100.md).
+"""
 
 
 @dataclass(frozen=True)
@@ -104,8 +108,8 @@ class PackedPairs:
         for end in range(1, len(numbers) + 1):
             if end < len(numbers) and not apart:
                 queries, keys = self._count[numbers[begin : end + 1]], self._key_count[numbers[begin : end + 1]]
-                pairs = len(queries) * int(queries.max()) * int(keys.max())
-                if pairs <= min(most, PADDED * int((queries * keys).sum())):
+                pairs, own = len(queries) * int(queries.max()) * int(keys.max()), int((queries * keys).sum())
+                if pairs <= most and (pairs <= PADDED * own or (pairs - own) * self._sizes.heads <= SPARE):
                     continue
             groups.append(numbers[begin:end])
             begin = end

@@ -33,13 +33,13 @@ def own_words(unit: GpuKernel, operands: Sequence[Any]) -> tuple[int, int]:
     if "semaphore_rows" not in schedule:
         return int(schedule.get("partial_words", 0)), 0
     batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
-    packed = _packed_semaphores(unit, operands)
+    packed = semaphore_blocks(unit, operands)
     blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count
     count = int(batch * heads * blocks * int(schedule["semaphore_parts"]))
     return count, count
 
 
-def _packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
+def semaphore_blocks(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
     """The blocks that have counters, of packed tensors with these shapes."""
     if "semaphore_rows" not in unit.schedule or not unit.kernel.lengths:
         return None
@@ -53,7 +53,7 @@ def _shapes(operands: Sequence[Any]) -> list[Any]:
 
 def packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
     """Which blocks of the operands of a launch have counters, where sequences are packed; see `backends.gpu.packed.arguments_of`."""
-    return _packed_semaphores(unit, _shapes(operands))
+    return semaphore_blocks(unit, _shapes(operands))
 
 
 def own_memory(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:

@@ -30,6 +30,7 @@ _WINDOW = "window"
 _MAPS: dict[Any, bytes] = {}
 _COUNTERS: dict[tuple[int, int], torch.Tensor] = {}
 """By device and stream: launches on one stream never overlap, those on several may."""
+_ADDRESS = struct.Struct("=Q")
 _OF_THREADS = 2
 """CUDA's handle of the default stream of whichever thread asks: one handle for several streams."""
 COUNTER_WORDS = 512
@@ -63,15 +64,69 @@ class PackedLaunch:
     def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config) -> None:
         """`values` are formats of `struct` with numbers, or "map" with its bytes."""
         layout, offsets = _layout(tuple([form for form, _ in values]))
-        self._buffer = (ctypes.c_char * (layout.size + cuda.MAP_ALIGNMENT))()
+        self._fill(layout.pack(*[value for _, value in values]), offsets, config)
+
+    @classmethod
+    def of(cls, data: bytes, offsets: Sequence[int], config: cuda.Config, addresses: Sequence[tuple[int, int]]) -> "PackedLaunch":
+        """That of packed parameters, but for addresses at some of their offsets."""
+        made = cls.__new__(cls)
+        start = made._fill(data, offsets, config)
+        for offset, address in addresses:
+            _ADDRESS.pack_into(made._buffer, start + offset, address)
+        return made
+
+    def _fill(self, data: bytes, offsets: Sequence[int], config: cuda.Config) -> int:
+        """Copies parameters to memory of its own; returns where in it they begin."""
+        self._buffer = (ctypes.c_char * (len(data) + cuda.MAP_ALIGNMENT))()
         start = ctypes.addressof(self._buffer)
         shift = -start % cuda.MAP_ALIGNMENT
-        layout.pack_into(self._buffer, shift, *[value for _, value in values])
         start += shift
-        self._pointers = (ctypes.c_void_p * max(1, len(values)))(*[start + offset for offset in offsets])
+        ctypes.memmove(start, data, len(data))
+        self._pointers = (ctypes.c_void_p * max(1, len(offsets)))(*[start + offset for offset in offsets])
         self._config = config
         self.parameters = ctypes.addressof(self._pointers)
         self.config = ctypes.addressof(config)
+        return shift
+
+
+class LaunchForm:
+    """What launches on tensors of the same shapes and strides have in common: all but where these lie."""
+
+    __slots__ = ("_bytes", "_config", "_offsets", "_places")
+
+    def __init__(self, values: Sequence[tuple[str, Any]], config: cuda.Config, places: Sequence[tuple[int, int, bool, bool]]) -> None:
+        """`places`: the number of a parameter that begins with an address, of which argument, whether that of its memory, where a ragged
+        view begins in front of it, and whether 16 bytes must divide it.
+        """
+        layout, self._offsets = _layout(tuple([form for form, _ in values]))
+        self._bytes, self._config = layout.pack(*[value for _, value in values]), config
+        self._places = tuple([(self._offsets[number], *rest) for number, *rest in places])
+
+    def at(self, arguments: Sequence[Any], index: int) -> "PackedLaunch | None":
+        """The launch on these tensors; None where one is on another device, has no memory, or lies where the kernel does not read it."""
+        found, lowest = [], 0
+        for _, number, of_memory, divided in self._places:
+            tensor = arguments[number]
+            memory = tensor_of(tensor)
+            address = (memory if of_memory else tensor).data_ptr()
+            if not address or cuda.index_of(memory) != index:
+                return None
+            if divided:
+                lowest |= address
+            found.append(address)
+        return None if lowest % 16 else self.placed(found)
+
+    def placed(self, addresses: Sequence[int]) -> "PackedLaunch":
+        """The launch on tensors at these addresses, one for each of `places`."""
+        found = [(offset, address) for (offset, *_), address in zip(self._places, addresses, strict=True)]
+        return PackedLaunch.of(self._bytes, self._offsets, self._config, found)
+
+    def places(self, arguments: Sequence[Any]) -> list[tuple[int, int]]:
+        """Of each address that it has, the number of an argument, and where it is now."""
+        return [
+            (number, (tensor_of(arguments[number]) if of_memory else arguments[number]).data_ptr())
+            for _, number, of_memory, _ in self._places
+        ]
 
 
 class CudaLauncher:
@@ -98,6 +153,7 @@ class CudaLauncher:
         self.counts = self._words > 0
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
+        self._forms: dict[Any, LaunchForm] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
@@ -114,7 +170,8 @@ class CudaLauncher:
         key = tuple(seen)
         packed = self._packed.get(key)
         if packed is None:
-            packed = self._packed[key] = self.copied(arguments) or self.pack(arguments, stream)
+            packed = self._moved(arguments, stream) or self.copied(arguments) or self.pack(arguments, stream)
+            self._packed[key] = packed
             if len(self._packed) > LIMIT:
                 self._packed = {key: packed}
         if isinstance(packed, tuple):
@@ -160,6 +217,10 @@ class CudaLauncher:
 
     def pack(self, arguments: Sequence[Any], stream: int, counter: torch.Tensor | None = None) -> PackedLaunch:
         """What a launch on these arguments and this stream needs; it keeps no tensor alive but the stream's counter."""
+        moved = self._moved(arguments, stream) if counter is None else None
+        if moved is not None:
+            return moved
+        own = counter is None
         grid, blocks = self._grid(self._extents(arguments))
         code = self._code
         if self.counts and counter is None:
@@ -171,7 +232,43 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        return PackedLaunch(values, cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster))
+        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster)
+        if own:
+            self._keep(arguments, stream, values, config)
+        return PackedLaunch(values, config)
+
+    def _form_of(self, arguments: Sequence[Any], stream: int) -> tuple[Any, ...]:
+        """What decides about a launch but for addresses."""
+        seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
+        for i in self._tensors:
+            tensor = arguments[i]
+            seen += (tensor.shape, tensor.stride(), tensor.dtype)
+        return tuple(seen)
+
+    def form(self, arguments: Sequence[Any], stream: int) -> LaunchForm | None:
+        """What launches on tensors of these shapes, which were packed before, have in common; None where that is not known."""
+        return self._forms.get(self._form_of(arguments, stream))
+
+    def _moved(self, arguments: Sequence[Any], stream: int) -> PackedLaunch | None:
+        """The launch on tensors that lie elsewhere than others of the same shapes, which were packed before; None where none were."""
+        form = self._forms.get(self._form_of(arguments, stream)) if self._forms else None
+        return None if form is None else form.at(arguments, self.index)
+
+    def _keep(self, arguments: Sequence[Any], stream: int, values: Sequence[tuple[str, Any]], config: cuda.Config) -> None:
+        """Keeps what launches on tensors of these shapes have in common, where kernels read them in place."""
+        places = []
+        for number, (parameter, (_, value)) in enumerate(zip(self._code.parameters, values, strict=True)):
+            if parameter.kind == "pointer":
+                places.append((number, parameter.argument, False, parameter.argument in self._aligned))
+            elif parameter.kind in (*_MAPPED, _WINDOW):
+                if _ADDRESS.unpack_from(value)[0] != tensor_of(arguments[parameter.argument]).data_ptr() or not cuda.maps_move():
+                    return  # also a window that is zeros
+                places.append((number, parameter.argument, True, True))
+        if any(divided and arguments[number].data_ptr() % 16 for _, number, _, divided in places):
+            return
+        if len(self._forms) >= LIMIT:
+            self._forms.clear()
+        self._forms[self._form_of(arguments, stream)] = LaunchForm(values, config, places)
 
     def _extents(self, arguments: Sequence[Any]) -> Sequence[int]:
         """Batch, heads, and rows or, for chunk scans, as many rows as their blocks have together."""

@@ -1,6 +1,7 @@
 """Programs on an NVIDIA GPU: the kernels of a host function, compiled at the first run, on torch tensors."""
 
 import contextlib
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -22,6 +23,7 @@ from attn_mlir.backends.nvidia import (
     cuda,
     narrow_windows,
     pipeline,
+    repeated_decode,
     repeated_kernel,
     repeated_kernels,
     thresholds,
@@ -32,6 +34,7 @@ from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pac
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.work_items import listed_items
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
 from attn_mlir.dialects.elements import EIGHT_BIT
@@ -40,6 +43,7 @@ from attn_mlir.performance import told
 
 SUFFIX = "zip"
 _UnitsT = TypeVar("_UnitsT")
+_Short = repeated_kernel.RepeatedLaunch | repeated_kernels.Chain
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -63,10 +67,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self.key = key
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
-        packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
-        self._single = "" if packed else _single_kernel(host, units)
-        self._chained = not self._single and not packed and repeated_kernels.is_chain(host, units)
-        self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
+        packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
+        self._single = "" if packed or sliced else _single_kernel(host, units)
+        self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
+        self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
+        self._elsewhere: dict[tuple[Any, ...], _Short | None] = {}
+        """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
+        self._decoded: dict[tuple[Any, ...], repeated_decode.RepeatedDecode | None] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.compile_packed: Callable[[int], NvidiaLaunchPlan | None] | None = None
@@ -79,8 +86,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        key = repeated_kernel.key_of(inputs, layout) if self._single or self._chained else ()
-        results = self._repeated(key, inputs)
+        key = repeated_kernel.form_of(inputs, layout) if self._chained else repeated_kernel.key_of(inputs, layout) if self._single else None
+        results = None if key is None else self._repeated(key, inputs, layout)
         if results is not None:
             return results
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
@@ -88,12 +95,14 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             longer.listeners = self.listeners
             results = longer.run(inputs, layout)
             self._calls.update(longer._calls)
+            self._elsewhere.update(longer._elsewhere)
             return results
         packed = self._packed(inputs) if self._narrow and self.compile_packed is not None else None
         if packed is not None:
             packed.listeners = self.listeners
             results = packed.run(inputs, layout)
             self._calls.update(packed._calls)
+            self._elsewhere.update(packed._elsewhere)
             return results
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
@@ -106,13 +115,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
         with cuda.using(needed):
             results = super().run(inputs, layout)
-            if self._single:
+            if key is not None and self._single:
                 self._remember(key, inputs, results, needed)
-            elif self._chained and self._index_of(key) != needed:
+            elif key is not None and key not in self._elsewhere:
                 launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
                 chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
-                if chain is not None:
-                    self._keep(key, chain)
+                self._keep_form(key, chain)
         return results
 
     def _packed(self, inputs: Sequence[Any]) -> "NvidiaLaunchPlan | None":
@@ -133,22 +141,24 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
-        return self._repeated(repeated_kernel.key_of(inputs, _GIVEN if layout == "bshd" else layout), inputs)
+        given = _GIVEN if layout == "bshd" else layout
+        return self._repeated(repeated_kernel.key_of(inputs, given), inputs, given) if self._single else None
 
-    def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+    def _repeated(self, key: tuple[Any, ...], inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """The results by the short way for these inputs, if there is one on their device, which need not be the current one."""
-        call = self._calls.get(key)
+        call = self._elsewhere.get(key) if self._chained else self._calls.get(key)
+        if call is None and self._single and self._elsewhere:
+            form = repeated_kernel.form_of(inputs, layout)
+            known = None if form is None else self._elsewhere.get(form)
+            if isinstance(known, repeated_kernel.RepeatedLaunch):
+                call = known.elsewhere()
+                self._keep(key, call)
         if call is None or call.launcher.index != cuda.index_of(inputs[0]):
             return None  # an address may have been one of another device before
         if cuda.current_device() == call.launcher.index:
             return _started(call, inputs)
         with torch.cuda.device(call.launcher.index):
             return _started(call, inputs)
-
-    def _index_of(self, key: tuple[Any, ...]) -> int:
-        """The device of the short way for a key; -1 where there is none."""
-        call = self._calls.get(key)
-        return call.launcher.index if call is not None else -1
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
@@ -157,16 +167,27 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         launcher = self._launchers.get((self._single, index))  # none where everything was empty
         if launcher is None or launcher.copied([*inputs, *results]) or any(repeated_kernel.is_negated(value) for value in inputs):
             return
-        self._keep(key, repeated_kernel.RepeatedLaunch(launcher, results))
+        calls = [(key, inputs, repeated_kernel.RepeatedLaunch(launcher, results))]
         if key[0] == "bshd":
-            self._calls[repeated_kernel.key_of(repeated_kernel.transposed(inputs, 3), _GIVEN)] = repeated_kernel.RepeatedLaunch(
-                launcher, repeated_kernel.transposed(results, 1), True
-            )
+            given = repeated_kernel.transposed(inputs, 3)
+            call = repeated_kernel.RepeatedLaunch(launcher, repeated_kernel.transposed(results, 1), True)
+            calls.append((repeated_kernel.key_of(given, _GIVEN), given, call))
+        for own, values, call in calls:
+            self._keep(own, call)
+            form = repeated_kernel.form_of(values, own[0])
+            if form is not None:
+                self._keep_form(form, call)
 
-    def _keep(self, key: tuple[Any, ...], call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain) -> None:
+    def _keep(self, key: tuple[Any, ...], call: repeated_kernel.RepeatedLaunch) -> None:
         if len(self._calls) >= LIMIT:
             self._calls.clear()
         self._calls[key] = call
+
+    def _keep_form(self, form: tuple[Any, ...], call: _Short | None) -> None:
+        """Keeps a short way for inputs of these shapes; None: that there is none."""
+        if len(self._elsewhere) >= LIMIT:
+            self._elsewhere.clear()
+        self._elsewhere[form] = call
 
     def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
         made = super().with_work(splits, invariant)
@@ -191,14 +212,32 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             lambda output: launcher.alignment(len(operands) + output, unit.dtypes[output]),
             sequences=sequence_count(unit.kernel, operands),
         )
+        items = functools.cache(listed_items) if is_sliced(unit) else listed_items  # slices have one list
         for seen, outputs in slices_of(unit, operands, memory):
-            copied = launcher([*arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen)), *own_memory(unit, seen)])
+            given = arguments_of(unit.kernel, seen, outputs, packed_semaphores(unit, seen), items)
+            copied = launcher([*given, *own_memory(unit, seen)])
             self.tell_copied(step, operands, copied)
         return [each.result() for each in memory]
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
-        with torch.cuda.device(inputs[0].device) if inputs[0].is_cuda else contextlib.nullcontext():
-            return super().decode(inputs, layout, keys)
+        form = repeated_kernel.form_of(inputs, layout)
+        key = (form, keys, self._splits, self._invariant, inputs[1].data_ptr() == inputs[2].data_ptr())  # see `shares_values`
+        known = None if form is None else self._decoded.get(key)
+        index = cuda.index_of(inputs[0])
+        with cuda.using(index) if index >= 0 else contextlib.nullcontext():
+            if known is not None and not (known.counts and cuda.is_capturing(known.launcher.index)):
+                results = known(inputs)
+                if results is not None:
+                    return results
+            with repeated_decode.started() as made:
+                results = super().decode(inputs, layout, keys)
+            if results is not None and form is not None and key not in self._decoded:
+                if len(self._decoded) >= LIMIT:
+                    self._decoded.clear()
+                (kernel,) = self.kernels.values()
+                short = repeated_decode.repeated_decode(inputs, results, made, kernel.lengths[0])
+                self._decoded[key] = short
+            return results
 
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         return self._lowered(form, lower_parts)
@@ -248,7 +287,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         index = cuda.index_of(arguments[0])
-        (self._launchers.get((name, index)) or self._load(name, arguments[0].device, index))(arguments)
+        launcher = self._launchers.get((name, index)) or self._load(name, arguments[0].device, index)
+        repeated_decode.tell_started(launcher, arguments, launcher(arguments))
 
     def _load(self, name: str, device: torch.device, index: int) -> CudaLauncher:
         """The kernel on a device, compiled and loaded at its first use there."""
@@ -307,7 +347,7 @@ def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
     return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
 
 
-def _started(call: repeated_kernel.RepeatedLaunch | repeated_kernels.Chain, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
+def _started(call: _Short, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
     """The results by a short way; None where a CUDA graph is being captured, which has counters of its own: the long way makes them."""
     if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing(call.launcher.index):
         return None

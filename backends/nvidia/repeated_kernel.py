@@ -1,5 +1,6 @@
 """The short way through a program that is one kernel: what a run needs is found by the addresses of its inputs."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,6 +42,12 @@ class RepeatedLaunch:
         launcher.start(packed)
         return results
 
+    def elsewhere(self) -> "RepeatedLaunch":
+        """The same for inputs at other addresses."""
+        made = copy.copy(self)
+        made._packed = {}
+        return made
+
     def _operands(self, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> list[Any]:
         """As the kernel takes them: [B, H, S, D]."""
         if not self._transposed:
@@ -62,6 +69,20 @@ def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
     for value in inputs:
         if isinstance(value, torch.Tensor):
             key += (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg())
+        else:
+            key.append(value)
+    return tuple(key)
+
+
+def form_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...] | None:
+    """What decides about it but for addresses, of which kernels ask by what they are divisible; None where some tensor has no memory."""
+    key: list[Any] = [layout, cuda.index_of(inputs[0])]  # all are on the device of the first
+    for value in inputs:
+        if isinstance(value, torch.Tensor):
+            address = value.data_ptr()
+            if not address:
+                return None
+            key += (address % 16, value.shape, value.stride(), value.dtype, value.is_neg())
         else:
             key.append(value)
     return tuple(key)

@@ -8,15 +8,23 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
+from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.compiled_kernels import own_words
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, PackedLaunch
+from attn_mlir.backends.nvidia.compiled_kernels import own_words, semaphore_blocks
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, LaunchForm, PackedLaunch
 from attn_mlir.backends.nvidia.repeated_kernel import is_negated
+from attn_mlir.backends.nvidia.work_items import listed_items
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
 from attn_mlir.backends.program import RunPlan
 from attn_mlir.backends.sizes import shape_of
+from attn_mlir.backends.work import kept_work, leaves_rows
+from attn_mlir.passes.tiling.work import COLUMNS
 
+_Packed = tuple[CudaLauncher, PackedLaunch]
+_Moving = tuple[CudaLauncher, LaunchForm, list[tuple[int, int]]]
+"""Of each address that a launch has: where in the key of a call that of its memory is, and how far behind."""
+_OwnMemory = tuple[torch.Tensor, Sequence[torch.Tensor]]
 _ADDED = ("accumulate", "scatter")
 """Outputs to which programs add in one place, unless they have slots; see `backends.memory.allocate`."""
 
@@ -39,6 +47,35 @@ class ChainValue:
 
 
 @dataclass(frozen=True)
+class PackedLink:
+    """What a kernel on packed sequences has besides: which of its tensors are ragged views, and a list of work.
+
+    It is made of lengths, inputs with the numbers `own` and `others` (-1: none), of blocks of `block` of so many `rows`.
+    """
+
+    ragged: tuple[int, ...]
+    own: int
+    others: int
+    block: int
+    rows: int
+    first: bool
+    semaphores: SemaphoreBlocks | None
+
+    def room(self, inputs: Sequence[Any]) -> torch.Tensor:
+        """A tensor for the list."""
+        return cuda.empty((self.rows // self.block + len(inputs[self.own]) + 1, COLUMNS), (COLUMNS, 1), torch.int32)
+
+    def work(self, inputs: Sequence[Any]) -> torch.Tensor:
+        """The list."""
+        own, others = inputs[self.own], None if self.others < 0 else inputs[self.others]
+
+        def made() -> torch.Tensor:
+            return listed_items(own, others, self.block, self.rows, self.first, self.semaphores)
+
+        return made() if self.semaphores is not None else kept_work(own, (self.block, self.rows, self.first), made)
+
+
+@dataclass(frozen=True)
 class Link:
     """One kernel; `values` are its operands and `outputs` its results by their numbers in the program, `more` the driver's arguments."""
 
@@ -46,10 +83,11 @@ class Link:
     operands: tuple[int, ...]
     outputs: tuple[ChainValue, ...]
     more: tuple[int | WorkspacePart, ...]
+    packed: PackedLink | None = None
 
 
 class Chain:
-    """A program on inputs of known addresses, shapes and strides, which its kernels read where they are."""
+    """A program on inputs of known shapes and strides, which its kernels read where they are."""
 
     def __init__(self, links: Sequence[Link | int], results: Sequence[torch.Tensor], workspace: Workspace) -> None:
         """`results` are those of an earlier run, dense; the kernels write every element of them, or add to zeros.
@@ -62,21 +100,34 @@ class Chain:
         self.counts = any(launcher.counts for launcher in launchers)
         """Whether a kernel has a counter, which a CUDA graph must not share with other launches."""
         self._zeros = tuple(workspace.zeros)
+        packed = [link for link in links if isinstance(link, Link) and link.packed is not None]
+        self._packed_links = tuple([link.packed for link in packed if link.packed is not None])
+        stored = [made.place for link in packed for made in link.outputs if not made.programs]
+        self._left_results = [(place, results[place].nbytes) for place in stored if not isinstance(place, WorkspacePart)]
+        self._left_parts = [(place.offset, place.nbytes) for place in stored if isinstance(place, WorkspacePart)]
         added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.programs}
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
-        self._packed: dict[tuple[int, ...], list[tuple[CudaLauncher, PackedLaunch]]] = {}
+        self._packed: dict[tuple[int, ...], list[_Packed]] = {}
+        self._moving: dict[int, list[_Moving] | None] = {}
+        """By stream, the launches on tensors wherever they lie; None where they have to be packed."""
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
         """The results; the device of the launchers must be the current one."""
         results = [cuda.empty(size, strides, dtype) for size, strides, dtype in self._forms]
-        memory = cuda.empty(*self._memory)
+        memory = cuda.empty(*self._memory) if self._memory[0] != (1,) else results[0]  # of which no kernel has a part
         index = self.launcher.index
-        stream = cuda.current_stream(index)
-        start = memory.data_ptr()
-        key = (stream, start, *[result.data_ptr() for result in results])
-        packed = self._packed.get(key) or self._pack(key, inputs, results, memory)
+        stream, start = cuda.current_stream(index), memory.data_ptr()
+        works = [link.work(inputs) for link in self._packed_links]
+        tensors = [x for x in (*results, *works, *inputs) if isinstance(x, torch.Tensor)]
+        key = (stream, start, *[x.data_ptr() for x in tensors])
+        packed = self._packed.get(key) or self._pack(key, inputs, results, (memory, works))
+        if works and leaves_rows(inputs[self._packed_links[0].own]):  # rows of no sequence become 0
+            for offset, size in self._left_parts:
+                cuda.clear(start + offset, size, stream, index)
+            for place, size in self._left_results:
+                cuda.clear(key[2 + place], size, stream, index)
         for offset, size in self._zeros:
             cuda.clear(start + offset, size, stream, index)
         for place, size in self._added:
@@ -87,30 +138,62 @@ class Chain:
 
     def copies(self, inputs: Sequence[Any], results: Sequence[torch.Tensor]) -> bool:
         """Whether some kernel cannot read or write these tensors where they are."""
-        memory = cuda.empty(*self._memory)
-        return any(launcher.copied(arguments) for launcher, arguments in self._arguments(inputs, results, memory))
+        own = cuda.empty(*self._memory), [link.room(inputs) for link in self._packed_links]
+        return any(launcher.copied(arguments) for launcher, arguments, _ in self._arguments(inputs, results, own))
 
-    def _pack(
-        self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> list[tuple[CudaLauncher, PackedLaunch]]:
-        packed = [(launcher, launcher.pack(arguments, key[0])) for launcher, arguments in self._arguments(inputs, results, memory)]
+    def _pack(self, key: tuple[int, ...], inputs: Sequence[Any], results: Sequence[torch.Tensor], own: _OwnMemory) -> list[_Packed]:
+        stream = key[0]
+        moving = self._moving.get(stream)
+        if moving is not None:
+            packed = [(launcher, form.placed([key[at] + more for at, more in places])) for launcher, form, places in moving]
+        else:
+            links = list(self._arguments(inputs, results, own))
+            packed = [(launcher, launcher.pack(arguments, stream)) for launcher, arguments, _ in links]
+            if stream not in self._moving:
+                self._moving[stream] = _moving(links, key)
         if len(self._packed) >= LIMIT:
             self._packed.clear()
         self._packed[key] = packed
         return packed
 
     def _arguments(
-        self, inputs: Sequence[Any], results: Sequence[torch.Tensor], memory: torch.Tensor
-    ) -> Iterator[tuple[CudaLauncher, list[Any]]]:
-        """The kernels with their arguments."""
-        values: list[Any] = list(inputs)
+        self, inputs: Sequence[Any], results: Sequence[torch.Tensor], own: _OwnMemory
+    ) -> Iterator[tuple[CudaLauncher, list[Any], list[int]]]:
+        """The kernels with their arguments, and where in the key of a call their addresses are; `own`: the workspace, and lists of work."""
+        values, (memory, works) = list[Any](inputs), own
+        first = 2 + len(results)
+        lists = iter(enumerate(works, first))
+        tensors = iter(range(first + len(works), first + len(works) + len(inputs)))
+        sources = [next(tensors) if isinstance(value, torch.Tensor) else -1 for value in inputs]
         for link in self._steps:
             if isinstance(link, int):
                 values.append(values[link])
+                sources.append(sources[link])
                 continue
             outputs = [made.seen(results, memory) for made in link.outputs]
-            yield link.launcher, [*[values[number] for number in link.operands], *outputs, *filled(link.more, memory)]
+            of_outputs = [1 if isinstance(made.place, WorkspacePart) else 2 + made.place for made in link.outputs]
+            given: list[Any] = [*[values[number] for number in link.operands], *outputs]
+            places = [*[sources[number] for number in link.operands], *of_outputs]
+            if link.packed is not None:
+                given = [Ragged(value) if number in link.packed.ragged else value for number, value in enumerate(given)]
+                place, work = next(lists)
+                given.append(work)
+                places.append(place)
+            places += [1 if isinstance(value, WorkspacePart) else -1 for value in link.more]
+            yield link.launcher, [*given, *filled(link.more, memory)], places
             values += [seen[(0,) * len(made.programs)] if made.programs else seen for made, seen in zip(link.outputs, outputs, strict=True)]
+            sources += of_outputs
+
+
+def _moving(links: Sequence[tuple[CudaLauncher, list[Any], list[int]]], key: tuple[int, ...]) -> "list[_Moving] | None":
+    """The launches of kernels on arguments whose addresses are in a key, wherever others lie; None where some have to be packed."""
+    made = []
+    for launcher, arguments, sources in links:
+        form = launcher.form(arguments, key[0])
+        if form is None:
+            return None
+        made.append((launcher, form, [(sources[number], address - key[sources[number]]) for number, address in form.places(arguments)]))
+    return made
 
 
 def is_chain(host: Host, units: Mapping[str, GpuKernel]) -> bool:
@@ -154,16 +237,33 @@ def chain(
             links.append(same[first])
             continue
         batch, heads, length = shapes[step.operands[unit.kernel.over]][:3]
-        programs = {"accumulate": (-(-length // unit.kernel.block_q),), "scatter": (-(-length // unit.kernel.block_q), batch, heads)}
+        packed = _packed_link(unit, step, shapes, len(host.arguments))
+        if packed is None and unit.kernel.lengths:
+            return None
+        blocks = -(-length // unit.kernel.block_q)
+        if packed is not None:  # as `gpu.outputs` counts them
+            blocks = max(2, length // unit.kernel.block_q + shapes[packed.own][0])
+        programs = {"accumulate": (blocks,), "scatter": (blocks, batch, heads)}
         outputs = []
         for i, shape in enumerate(new.shapes):
             added, number = programs.get(unit.kernel.outputs[i], ()), first + i
             place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(bool(added)))
             outputs.append(ChainValue(place, added))
-        links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace)))
+        links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace), packed))
         shapes += new.shapes
     found = Chain(links, results, workspace)
     return None if found.copies(inputs, results) else found
+
+
+def _packed_link(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], arguments: int) -> PackedLink | None:
+    """What a kernel on packed sequences has besides; None for others, and where lengths are no inputs, of which there are so many."""
+    kernel, given = unit.kernel, [shapes[number] for number in step.operands]
+    own, *others = [step.operands[number] for number in kernel.lengths] or (arguments,)
+    if max((own, *others)) >= arguments:
+        return None
+    semaphores = semaphore_blocks(unit, given)
+    rows, first = given[kernel.over][2], kernel.grid == "pairs" and semaphores is None
+    return PackedLink(kernel.ragged, own, others[0] if others else -1, kernel.block_q, rows, first, semaphores)
 
 
 def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
@@ -180,7 +280,7 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
 
 def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
     """The driver's own arguments: for "pairs" the keys of a chunk, then memory of its own."""
-    more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" else []
+    more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" and not unit.kernel.lengths else []
     words, zeros = own_words(unit, [shapes[number] for number in step.operands])
     return (*more, workspace.take((words,), torch.int32, zeros=zeros / words)) if words else tuple(more)
 

@@ -21,10 +21,14 @@ class WorkspacePart:
     shape: tuple[int, ...]
     dtype: torch.dtype
 
+    @property
+    def nbytes(self) -> int:
+        """Its size."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
     def of(self, memory: torch.Tensor) -> torch.Tensor:
         """The part of a workspace (bytes)."""
-        size = math.prod(self.shape) * self.dtype.itemsize
-        return memory[self.offset : self.offset + size].view(self.dtype).view(self.shape)
+        return memory[self.offset : self.offset + self.nbytes].view(self.dtype).view(self.shape)
 
 
 @dataclass

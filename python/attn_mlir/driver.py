@@ -32,7 +32,7 @@ class Repeating(Kernel, Protocol):
     """A kernel that knows a shorter way for calls which it has seen."""
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[Any] | None:
-        """What `run` gives, where it ran on q, k, v and captures at the same addresses and of the same shapes; else None.
+        """What `run` gives, where it ran on q, k, v and captures of the same shapes and strides that needed no copy; else None.
 
         Here q, k, v and o have the order of `layout`: [B, S, H, D] for "bshd".
         """

@@ -26,6 +26,22 @@ static std::vector<std::unique_ptr<std::barrier<>>> host_warps;
 
 inline void __syncthreads() { host_block->arrive_and_wait(); }
 inline void __syncwarp() { host_warps[threadIdx.x / 32]->arrive_and_wait(); }
+static int host_lanes[1024];
+template <typename Source>
+inline int host_exchanged(int value, Source source) {
+  const int first = threadIdx.x / 32 * 32, from = source(int(threadIdx.x) - first);
+  host_lanes[threadIdx.x] = value;
+  __syncwarp();
+  const int found = from < 0 ? value : host_lanes[first + from];
+  __syncwarp();
+  return found;
+}
+inline int __shfl_up_sync(unsigned, int value, int step) {
+  return host_exchanged(value, [step](int lane) { return lane - step; });
+}
+inline int __shfl_sync(unsigned, int value, int lane) {
+  return host_exchanged(value, [lane](int) { return lane; });
+}
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
 inline int __ffs(int x) { return __builtin_ffs(x); }
 inline unsigned atomicOr(unsigned *at, unsigned x) { return std::atomic_ref<unsigned>(*at).fetch_or(x); }

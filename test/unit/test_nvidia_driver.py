@@ -104,7 +104,16 @@ def test_the_same_call_again(gpu: FakeCuda, compiled: None, layout: str) -> None
         for number in (1, 2, *range(5, 18)):
             assert parameter(made, number, ctypes.c_uint64) == parameter(run, number, ctypes.c_uint64)
     assert o.stride() == (again[0] if layout == "bhsd" else again[0].transpose(1, 2)).stride()
-    assert found.again([heads(*given[0].shape), *given[1:]], layout) is None
+    elsewhere = [heads(*given[0].shape), *given[1:]]
+    moved = found.again(elsewhere, layout)
+    made = gpu.named("cuLaunchKernelEx")[-1]
+    assert moved[0].shape == given[0].shape and moved[0].stride() == again[0].stride()
+    assert [parameter(made, number, ctypes.c_uint64) for number in (1, 2, 3)] == [x.data_ptr() for x in (elsewhere[0], given[2], moved[0])]
+    for number in range(5, 18):
+        assert parameter(made, number, ctypes.c_uint64) == parameter(run, number, ctypes.c_uint64)
+    assert found.again([torch.cat([x, x], -1)[..., :64] for x in given], layout) is None  # other strides
+    odd = torch.zeros(given[0].numel() + 1, dtype=torch.float16)[1:].view(given[0].shape)
+    assert found.again([odd, *given[1:]], layout) is None  # an address that the copy engine may not read
     if layout == "bhsd":
         assert found.again(given, "bshd") is None
 

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.gpu.packed import Ragged
+from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.nvidia import cuda, launch, own_kernel
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -72,6 +74,41 @@ def test_descriptors(gpu: FakeCuda) -> None:
     other = heads(1, 3, 5, 64, dtype=torch.bfloat16)
     run([other])
     assert gpu.named("cuTensorMapEncodeTiled")[1]["type"] == 9
+
+
+def test_tensors_of_the_same_shapes_elsewhere(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
+    """Only addresses are written anew, where descriptions are known to differ in nothing else."""
+    patch.setattr(cuda, "maps_move", lambda: True)
+    patch.setattr(launch, "_MAPS", {})
+    patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(range(120)))
+    run = launcher(
+        KernelParameter("pointer", 1, align=4), KernelParameter("stride", 0, 1, "long long"), KernelParameter("scalar", 2, type="int"),
+        KernelParameter("descriptor", 0, type="", box=(64, 128)), KernelParameter("ragged", 3, type="", box=(64, 128)),
+    )  # fmt: skip
+    packed: list[Any] = []
+    patch.setattr(launch, "value_of", lambda *given: packed.append(given) or value_of(*given))
+
+    def told(x: torch.Tensor, rows: torch.Tensor, number: int, ragged: torch.Tensor) -> int:
+        run([x, rows, number, Ragged(ragged)])
+        made, before = gpu.named("cuLaunchKernelEx")[-1], len(packed)
+        pointers = (ctypes.c_void_p * 5).from_address(made["parameters"])
+        maps = [ctypes.string_at(pointers[place], 128) for place in (3, 4)]
+        assert [int.from_bytes(one[:8], "little") for one in maps] == [x.data_ptr(), ragged.data_ptr()]
+        assert all(one[8:] == bytes(range(120)) and pointers[place] % 128 == 0 for one, place in zip(maps, (3, 4), strict=True))
+        assert parameter(made, 0, ctypes.c_uint64) == rows.data_ptr() and parameter(made, 1, ctypes.c_longlong) == x.stride(1)
+        assert parameter(made, 2, ctypes.c_int) == number
+        return before
+
+    def tensors() -> Any:
+        return heads(1, 2, 40, 64), torch.zeros(1, 2, 40), 3, heads(1, 2, 30, 64)
+
+    kept = [tensors() for _ in range(4)]
+    assert [told(*given) for given in kept] == [3] * 4
+    assert told(heads(1, 2, 44, 64), *kept[0][1:]) == 6  # another shape
+    assert told(*kept[1][:2], 4, kept[2][3]) == 9  # another number
+    odd = torch.zeros(81)[1:].view(1, 2, 40)
+    made = run([kept[0][0], odd, 3, Ragged(kept[0][3])])
+    assert made == (1,)  # what the kernel cannot read is copied, as ever
 
 
 def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:

@@ -15,6 +15,7 @@ from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
+from attn_mlir.backends.nvidia import cuda, launch
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
@@ -80,7 +81,7 @@ def test_hopper_makes_its_kernels(name: str) -> None:
 def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Forward and backward to the end without a GPU: descriptors of views, lists as last arguments, sums, copies of what is not aligned."""
     set_apart(monkeypatch, tmp_path)
-    text, inputs = _traced()
+    text, inputs = traced()
     with fake_gpu() as fake:
         monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
         forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
@@ -95,7 +96,7 @@ def test_launches_take_views_and_lists(monkeypatch: pytest.MonkeyPatch, tmp_path
         made = backward.run([*inputs, *results, do])
         assert [x.shape for x in made] == [x.shape for x in inputs[:3]]
         maps, launches = fake.named("cuTensorMapEncodeTiled"), fake.named("cuLaunchKernelEx")
-        assert len(launches) == 5  # two forward; o . do, row values, pairs
+        assert len(launches) == 9  # two forward; o . do, row values, pairs; each but o . do after the list of its work
         views = [made for made in maps if made["address"] == inputs[0].data_ptr() and len(made["dims"]) == 5]
         sizes, strides = [64, 1 << 30, 2, 13, (1 << 30) + 1], [256, 128, 256, (1 << 34) - 256]
         assert views and all(made["dims"] == sizes and made["strides"] == strides for made in views)
@@ -124,7 +125,7 @@ def test_slices_side_by_side_are_whole() -> None:
 
 def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
     """dq is added to in slots, which have a dimension more than what it is of: where rows begin is counted from the last dimension."""
-    text, inputs = _traced()
+    text, inputs = traced()
     made = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"])
     pairs = next(unit for unit in made.units.values() if unit.kernel.grid == "pairs")
     memory = [Ragged(torch.empty(2, 1, 2, 12, 64) if kind == "accumulate" else inputs[0]) for kind in pairs.kernel.outputs]
@@ -153,9 +154,9 @@ def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch,
         values = {each["address"] for each in fake.named("cuTensorMapEncodeTiled") if each["dims"][0] == 176}
         wanted = [2 * begin for begin in (0, 176, 344)]
         assert {x[2].data_ptr() + n for n in wanted} <= values and {o.data_ptr() + n for n in wanted} <= values
-        assert len(fake.named("cuLaunchKernelEx")) == 3
+        assert len(fake.named("cuLaunchKernelEx")) == 4  # one list of work
         (o,) = made.decode(inputs, "bshd", 4)
-        assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 3 + 6
+        assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 4 + 6
 
 
 def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -187,6 +188,19 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     for mods in (causal, of_sigmoid):  # one part needs no merge
         assert launches(inputs, 4, **mods) == 1 and launches(inputs, 1 << 16, **mods) == 2
     assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], 4, **causal) == 4
+    monkeypatch.setattr(cuda, "maps_move", lambda: True)
+    monkeypatch.setattr(launch, "_MAPS", {})
+    monkeypatch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+    apart = [*inputs[:2], x[1].clone()[..., :512], *inputs[3:]]  # of the same strides, elsewhere
+    attention_varlen(q, k, k[..., :512], cu_q, cu_k, score_mod=lambda s, b, h, i, j: 1.5 * s)
+    text, counts = next(reversed(programs._TABLE.values())).text, []
+    with fake_gpu() as fake:
+        made: Any = driver.compile_derivative(text, "cuda", "", [])
+        for given in (inputs, apart) * 2:
+            before = len(fake.named("cuLaunchKernelEx"))
+            made.decode(given, "bshd", 4)
+            counts.append(len(fake.named("cuLaunchKernelEx")) - before)
+    assert counts == [1, 4, 1, 4]
     assert launches(inputs, 4, value_mod=lambda v, b, h, j, d: v * (1 + h)) == 4
 
 
@@ -202,11 +216,11 @@ def test_a_sequence_without_a_query_stores_nothing_where_the_next_one_is() -> No
     assert stores and all("warpgroup * 64 < " in lines[n - 1] or "attn::tma_store(" in lines[n - 1] for n in stores)
 
 
-def _traced() -> tuple[str, list[Tensor]]:
+def traced(score_mod: Any = None) -> tuple[str, list[Tensor]]:
     """A causal program, and its inputs: two sequences of 9 and 3 in [1, 2, 12, 64]."""
     q = torch.randn(12, 2, 64).half().requires_grad_()
     cu = offsets([9, 3])
-    attention_varlen(q, q, q, cu, mask_mod=masks.causal())
+    attention_varlen(q, q, q, cu, mask_mod=masks.causal(), score_mod=score_mod)
     x = q.detach().transpose(0, 1)[None]
     return next(reversed(programs._TABLE.values())).text, [x, x, x, cu[:-1], cu[1:] - cu[:-1], cu[:-1], cu[1:] - cu[:-1]]
 

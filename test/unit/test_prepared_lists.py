@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from amd_tools import needs_host_clang
+from attn_mlir.api import key_numbers
 from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.nvidia import lists as fused
-from attn_mlir.backends.prepared import ListPlaces, ListShapes, WantedLists
+from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
+from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
 
 _CALLS = """
@@ -28,6 +30,7 @@ CASES = {
     "heads of their own, short": (2, 2, 5, 7, 40, 64, 10, 16, 2),
     "many blocks": (1, 1, 3, 40, 3000, 16, 16, 7, 4),
     "one block": (1, 1, 1, 1, 1, 64, 64, 64, 1),
+    "many entries": (1, 1, 2, 1500, 4000, 1, 1, 1, 2),
     "more entries than blocks": (1, 2, 9, 33, 33, 128, 100, 32, 1),
 }
 """B, heads, lists, entries, blocks, keys of a block and of the last one, queries of a list, heads of sequences for each."""
@@ -46,20 +49,19 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @pytest.fixture
 def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Launches run on the host."""
-    flag = torch.zeros(1, dtype=torch.int32)
+    flag = torch.zeros(3, dtype=torch.int32)
 
     def start(entry: str, form: bytes, grid: tuple[int, int, int], block: tuple[int, int], where: tuple[int, int]) -> None:
         call = library.call_invert if entry == fused.INVERT else library.call_prepare
         call(ctypes.c_char_p(form), grid[0], grid[1], *block)
 
-    def read() -> bool:
-        found = bool(flag)
+    def read(wait: bool) -> Any:
+        found = tuple(flag.tolist()) if flag[0] else None
         flag.zero_()
         return found
 
-    event = SimpleNamespace(record=lambda _: None)
     monkeypatch.setattr(fused, "_start", start)
-    monkeypatch.setattr(fused, "_flag", lambda _: SimpleNamespace(address=flag.data_ptr(), event=event, read=read))
+    monkeypatch.setattr(fused, "_flag", lambda _: SimpleNamespace(address=flag.data_ptr(), read=read))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
     monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
     monkeypatch.setattr(fused.cuda, "current_stream", lambda _: 0)
@@ -80,7 +82,7 @@ def test_the_same_as_by_torch(case: str, shift: str, hosted: None) -> None:
     index = index.mT.contiguous().mT
     wanted = WantedLists(True, True, shifted is not None, True)
     got, want = fused.prepare_lists(index, shapes, wanted), by_torch(index, shapes, wanted)
-    assert got is not None and got.wrong is not None and not got.wrong()
+    assert got is not None and got.wrong is not None and not got.wrong(True)
     for name in ("pages", "used", "listed", "shifts", "seen"):
         mine, right = getattr(got, name), getattr(want, name)
         assert (mine is None) == (right is None), name
@@ -125,7 +127,7 @@ def test_lists_of_packed_sequences(case: str, end: int, wrong: bool, hosted: Non
     index = torch.randint(-1, blocks, (*whole, count), dtype=torch.int32)
     asked = WantedLists(True, True)
     got, want = fused.prepare_lists(index, shapes, asked, places), placed_by_torch(index, shapes, asked, places)
-    assert got is not None and got.wrong is not None and not got.wrong()
+    assert got is not None and got.wrong is not None and not got.wrong(True)
     for name in ("pages", "used", "listed", "shifts"):
         assert torch.equal(getattr(got, name), getattr(want, name)), name
     assert wrong or (got.used > 0).any()
@@ -137,11 +139,35 @@ def test_a_number_that_is_no_block_is_told_and_read_as_none(number: int, hosted:
     shapes = ListShapes(1, 1, 2, 3, 40, 64, 2560, 1, 2, None, 1, 1, 1)
     index = torch.tensor([[3, number, 1], [5, 5, -1]], dtype=torch.int32)[None, None]
     made = fused.prepare_lists(index, shapes, WantedLists())
-    assert made is not None and made.wrong is not None and made.wrong() and not made.wrong()
+    assert made is not None and made.wrong is not None and made.wrong(False) == (number, 40, 64) and not made.wrong(False)
     assert made.used.tolist() == [128, 64] and made.pages[0, :2].tolist() == [1, 3]
 
 
 def test_lists_that_do_not_fit_are_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0), multiprocessors=132))
     shapes = ListShapes(1, 1, 1, 60_000, 1 << 20, 1, 1 << 20, 1, 1, None, 1, 1, 1)
     assert fused.prepare_lists(torch.zeros(1, 1, 1, 60_000, dtype=torch.int32), shapes, WantedLists()) is None
+
+
+def test_who_waits_for_lists_and_who_is_told_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call of some sizes waits and tells of its own list; others tell what kernels left by then, once."""
+    monkeypatch.setattr(key_numbers, "_WAITED", set())
+    shapes, waited, told = ListShapes(1, 1, 2, 3, 40, 64, 2560, 1, 2, None, 1, 1, 1), list[bool](), list[Any]()
+
+    def wrong(wait: bool) -> Any:
+        waited.append(wait)
+        return told.pop() if told else None
+
+    good, bad = torch.zeros(1, 1, 2, 3, dtype=torch.int32), torch.full((1, 1, 2, 3), 40, dtype=torch.int32)
+    lists = PreparedLists(good, good, None, None, None, lambda *_: (), lambda: good, wrong)
+    told.append((40, 40, 64))
+    with pytest.raises(ArgumentError, match=r"^key_index holds 40, but there are 40 blocks of 64 keys"):
+        key_numbers.check_prepared(lists, bad, shapes)
+    key_numbers.check_prepared(lists, good, shapes)
+    key_numbers.check_prepared(lists, bad, shapes)
+    assert waited == [True, True, False]
+    told.append((77, 40, 64))
+    with pytest.raises(ArgumentError, match="this call or one before held 77, but there were 40 blocks of 64 keys: give 0 to 39"):
+        key_numbers.check_prepared(lists, good, shapes)
+    key_numbers.check_prepared(lists, good, shapes)
+    key_numbers.check_prepared(lists._replace(wrong=None), bad, shapes)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from amd_tools import needs_host_clang
 from attn_mlir import ArgumentError, attention_varlen, masks
-from attn_mlir.backends.gpu import pair_chunks
+from attn_mlir.backends.gpu import packed_pairs, pair_chunks
 from attn_mlir.backends.gpu.packed_pairs import PackedPairs
 from attn_mlir.backends.gpu.pair_chunks import PairSizes
 from attn_mlir.backends.gpu.pair_products import PairsInMemory, PairSum
@@ -106,7 +106,9 @@ def parts_of(begins: Sequence[int], queries: Sequence[int], keys: Sequence[int],
     return [(part.order.tolist(), sum(2 * c.batches * c.rows * c.columns for c in part.chunks)) for part in parts]
 
 
-def test_sequences_of_one_length_are_a_batch() -> None:
+def test_sequences_of_one_length_are_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [each for each, _ in parts_of([0, 8, 8, 72], [8, 3, 64, 8], [8, 0, 64, 7])] == [[3, 0, 2]]
+    monkeypatch.setattr(packed_pairs, "SPARE", 0)
     together = parts_of([0, 8, 16], [8, 8, 8], [8, 8, 8])
     assert together == [([0, 1, 2], 2 * 3 * 64)]
     assert [each for each, _ in parts_of([0, 8, 8, 72], [8, 3, 64, 8], [8, 0, 64, 7])] == [[3, 0], [2]]

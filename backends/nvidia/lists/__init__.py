@@ -3,7 +3,6 @@
 import ctypes
 import functools
 import struct
-import threading
 from collections.abc import Sequence
 from importlib.resources import files
 
@@ -23,7 +22,8 @@ _SHORT_ENTRIES, _SHORT_BLOCKS, _WARPS = 256, 2048, 4
 _SHARED_BYTES = 200 * 1024
 """Of a thread block at most."""
 _MOST, _MOST_Y = (1 << 31) - 1, 65535
-_LOCAL = threading.local()
+_FLAGS: "dict[int, ListFlag]" = {}
+"""By device."""
 Tensor = torch.Tensor
 
 
@@ -31,9 +31,9 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
     """See `driver.list_maker`; None for lists that do not fit into shared memory, and on other chips than Hopper."""
     lists, words = shapes.batch * shapes.heads * shapes.lists, -(-shapes.blocks // 32)
     short = shapes.count <= _SHORT_ENTRIES and shapes.blocks <= _SHORT_BLOCKS
-    threads, together = (32, _WARPS) if short else (256, 1)
-    memory = 4 * (words + shapes.count + threads + 1) * together
     device = index.get_device()
+    entry, threads, together = (SHORT, 32, _WARPS) if short else (PREPARE, 256, 1)
+    memory = 4 * (words + shapes.count + threads + 1) * together
     sequences, each = lists * shapes.repeat, 1 if places is None else shapes.keys // places.rows
     most = max(sequences * max(shapes.count * each, shapes.queries), words * lists)
     if not lists or memory > _SHARED_BYTES or shapes.batch * shapes.heads > _MOST_Y or most > _MOST:
@@ -66,9 +66,7 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
         *rest,
         *more,
     )
-    _start(SHORT if short else PREPARE, form, (-(-lists // together), 1, 1), (threads * together, memory), (stream, device))
-    if flag is not None:
-        flag.event.record(torch.cuda.current_stream(device))
+    _start(entry, form, (-(-lists // together), 1, 1), (threads * together, memory), (stream, device))
 
     def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
         assert bits is not None
@@ -78,7 +76,7 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
         assert bits is not None
         return _listing(bits, shapes)
 
-    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _never if flag is None else flag.read)
+    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _nothing if flag is None else flag.read)
 
 
 def _leading(places: ListPlaces | None, each: int) -> tuple[list[Tensor], tuple[int, int, int], tuple[int, ...]]:
@@ -112,32 +110,36 @@ def _listing(bits: Tensor, shapes: ListShapes) -> Tensor:
 
 
 class ListFlag:
-    """A number in the memory of the host that a kernel changes where lists are wrong, and when it has ended."""
+    """Memory of the host in which kernels on a device leave a number that is no block, how many blocks there are, and of how many keys.
 
-    def __init__(self) -> None:
-        self._memory = torch.zeros(1, dtype=torch.int32).pin_memory()
+    All kernels share it: nobody waits for one of them, so that what it holds may be of an earlier call.
+    """
+
+    def __init__(self, device: int) -> None:
+        self._memory = torch.zeros(3, dtype=torch.int32).pin_memory()
+        self._device = device
         self.address = self._memory.data_ptr()
-        self._value = ctypes.c_int.from_address(self.address)
-        self.event = torch.cuda.Event()
+        self._values = (ctypes.c_int * 3).from_address(self.address)
 
-    def read(self) -> bool:
-        """Waits for the kernel, and tells whether it found a number that is no block."""
-        self.event.synchronize()
-        found, self._value.value = self._value.value != 0, 0
-        return found
+    def read(self, wait: bool) -> tuple[int, int, int] | None:
+        """What they left until now, which is told once; to `wait` is for what the current stream was given. None: nothing."""
+        if wait:
+            torch.cuda.current_stream(self._device).synchronize()
+        if not self._values[0]:
+            return None
+        number, blocks, keys = self._values
+        self._values[0] = 0
+        return number, blocks, keys
 
 
-def _never() -> bool:
-    return False
+def _nothing(wait: bool) -> None:
+    return None
 
 
 def _flag(device: int) -> ListFlag:
-    """That of this thread, which waits for each kernel before it starts the next."""
-    flags = _LOCAL.__dict__.setdefault("flags", {})
-    found = flags.get(device)
-    if found is None:
-        found = flags[device] = ListFlag()
-    return found
+    """That of a device."""
+    found = _FLAGS.get(device)
+    return found or _FLAGS.setdefault(device, ListFlag(device))
 
 
 @functools.cache

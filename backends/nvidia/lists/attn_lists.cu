@@ -56,6 +56,32 @@ __device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int hea
   return (int)min(found, (attn_wide)0x7fffffff);
 }
 
+// The sum of what threads before this one of a group have, and of all.
+template <int T>
+__device__ __forceinline__ int attn_before(int own, int *sums, int *all) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x % T / 32;
+  int sum = own;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const int more = __shfl_up_sync(0xffffffffu, sum, step);
+    if (lane >= step) sum += more;
+  }
+  if (T == 32) {
+    *all = __shfl_sync(0xffffffffu, sum, 31);
+    return sum - own;
+  }
+  if (lane == 31) sums[warp] = sum;
+  __syncthreads();
+  int before = 0, whole = 0;
+#pragma unroll
+  for (int w = 0; w < T / 32; ++w) {
+    if (w == warp) before = whole;
+    whole += sums[w];
+  }
+  *all = whole;
+  return before + sum - own;
+}
+
 template <int T>
 __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   const int words = (f.blocks + 31) / 32, group = threadIdx.x / T, t = threadIdx.x % T;
@@ -79,22 +105,18 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
       const int e = entries[n];
       if (e >= 0 && e < f.blocks)
         atomicOr(&bitmap[e >> 5], 1u << (e & 31));
-      else if (e != -1 && f.wrong && there)
-        *f.wrong = 1;
+      else if (e != -1 && f.wrong && there) {
+        f.wrong[1] = f.blocks;
+        f.wrong[2] = f.keys;
+        f.wrong[0] = e;  // which is never 0
+      }
     }
   }
   attn_together<T>();
   const int each = (words + T - 1) / T, first = min(t * each, words), last = min(first + each, words);
   int bits = 0;
   for (int w = first; w < last; ++w) bits += __popc(bitmap[w]);
-  sums[t] = bits;
-  attn_together<T>();
-  for (int step = 1; step < T; step *= 2) {
-    const int more = t >= step ? sums[t - step] : 0;
-    attn_together<T>();
-    sums[t] += more;
-    attn_together<T>();
-  }
+  int entries, place = attn_before<T>(bits, sums, &entries);
   int limit = f.kv_len;
   if (f.causal) {
     const attn_wide query = min(((attn_wide)l + 1) * f.queries, (attn_wide)f.q_len) - 1;
@@ -102,7 +124,7 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   }
   int owner = 0;
   if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);
-  int place = sums[t] - bits, below = 0;
+  int below = 0;
   for (int w = first; w < last; ++w)
     for (unsigned left = bitmap[w]; left; left &= left - 1) {
       const int e = w * 32 + __ffs((int)left) - 1;
@@ -112,7 +134,7 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   if (below) atomicAdd(keys_seen, below);
   attn_together<T>();
   if (!there) return;
-  const int entries = sums[T - 1], used = *keys_seen, heads = f.heads * f.repeat;
+  const int used = *keys_seen, heads = f.heads * f.repeat;
   if (f.bits)
     for (int w = t; w < words; w += T) f.bits[((attn_wide)(b * f.heads + h) * words + w) * f.lists + l] = bitmap[w];
   for (int r = 0; r < f.repeat; ++r) {

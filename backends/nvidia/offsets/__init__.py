@@ -27,7 +27,7 @@ def cut_offsets(
     With `single`, sequences have a query each at most; where they are as many as there are rows, one without a query gets a row of no
     sequence, and no keys, and no row is left out.
     """
-    device, count = of_q.get_device(), len(of_q) - 1
+    device, count = of_q.get_device(), of_q.shape[0] - 1
     if cuda.device(device).capability != (9, 0):
         return None
     made = empty((4, count), dtype=torch.int32, device=of_q.device)

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
-from attn_mlir.api.key_numbers import check_numbers
+from attn_mlir.api.key_numbers import check_numbers, check_prepared
 from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.key_sequences import (
     SequenceForm,
@@ -174,8 +174,7 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     captured: list[Tensor] = []
     calls = keep_call(call, own, captured), keep_call(by_table, stand_in, captured)
     found = list(GatheredForward.apply(gathered, calls, table, *qkv, *captured))  # type: ignore[no-untyped-call]
-    if prepared.wrong is not None and prepared.wrong():
-        check_numbers(index, shapes.blocks, form.listed)
+    check_prepared(prepared, index, shapes)
     return (options.named(found, call.entry),)
 
 

@@ -15,7 +15,8 @@ from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
 from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
-from attn_mlir.api.key_pages import Lists, paged_call
+from attn_mlir.api.key_numbers import tell_wrong
+from attn_mlir.api.key_pages import Lists, PagedCall, paged_call
 from attn_mlir.api.key_queries import query_gradient
 from attn_mlir.api.key_sequences import ready_made_shift
 from attn_mlir.api.options import Options
@@ -106,11 +107,18 @@ def _attended(
             _READY[key] = call._replace(values=()), task, results, table
     again = table.computing(paged.lists.listing, problem.layout, group)
     seen = group == 1 or problem.sizes["Sq"] == 1  # else the results are copied
-    found: Sequence[Any] = forward_listed(task, saved, again, (*folded, *captures), seen, None if queries is None else queries.of)
+    of_queries, tensors = None if queries is None else queries.of, (*folded, *captures)
+    found: Sequence[Any] = forward_listed(task, saved, again, tensors, seen, of_queries, _checking(paged))
     paged.check()
     if group > 1:
         found = [x.contiguous() for x in all_in_order([unfold(x, group) for x in found], order, task.program.weights)]
     return (options.named(found, call.entry),)
+
+
+def _checking(paged: PagedCall) -> Callable[[], None]:
+    """What a backward asks about the lists of a call, of which no tensor is kept."""
+    wrong = paged.lists.wrong
+    return lambda: None if wrong is None else tell_wrong(wrong(False))
 
 
 def _call_of(folded: tuple[Tensor, Tensor, Tensor], options: Options, dropout: Dropout, lists: Lists, group: int) -> tuple[Call, Task, int]:

@@ -13,7 +13,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
-from attn_mlir.api.key_numbers import check_numbers
+from attn_mlir.api.key_numbers import check_numbers, check_prepared
 from attn_mlir.api.key_sequences import (
     SequenceForm,
     causal_shift,
@@ -84,9 +84,8 @@ class PagedCall:
         return [in_whole(x.squeeze(0), self.made, self.order if number < weights else "bhsd") for number, x in enumerate(found)]
 
     def check(self) -> None:
-        """Waits until the lists are known to be right; other kernels may have started, which read nothing outside. Raises ArgumentError."""
-        if self.lists.wrong is not None and self.lists.wrong():
-            check_numbers(self.index, self.shapes.blocks, self.shapes.keys)
+        """See `check_prepared`. Raises ArgumentError."""
+        check_prepared(self.lists, self.index, self.shapes)
 
     def attended(self) -> list[Tensor]:
         """o and values of rows."""

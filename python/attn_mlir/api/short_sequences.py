@@ -36,8 +36,9 @@ def side_by_side(
     """The call that has all sequences in one; None where the kernels for sequences do it, or there are none."""
     (q, k, _), (queries, keys) = qkv, largest
     own = [sequences[name] for name in SEQUENCES]
-    short = queries and keys and queries <= MOST_QUERIES and keys <= MOST_KEYS and 2 * len(q) <= _ROWS * len(own[0])
-    if not short or len(q) * problem.sizes["Hq"] < LEAST or options.invariant or options.splits or problem.is_empty or problem.inputs.paged:
+    short = queries and keys and queries <= MOST_QUERIES and keys <= MOST_KEYS and 2 * q.shape[0] <= _ROWS * own[0].shape[0]
+    few = q.shape[0] * problem.sizes["Hq"] < LEAST
+    if not short or few or options.invariant or options.splits or problem.is_empty or problem.inputs.paged:
         return None
     if not has_kernels(options.target(problem), q) or needing_gradient(qkv) or is_transformed():
         return None

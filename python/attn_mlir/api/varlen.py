@@ -1,6 +1,7 @@
 """`attention_varlen(q, k, v, cu_seqlens_q, ...)`: attention of the user's own design on sequences of different lengths, packed."""
 
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable, Sequence
 from typing import Any, Never
@@ -153,10 +154,10 @@ def attention_varlen(
         return found[0] if len(found) == 1 else finished(found[1], found[0], options, out)
     if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
         asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
-        other = importlib.import_module("attn_mlir.api.short_sequences").side_by_side(*asked_for)
+        other = _other_forms()[0].side_by_side(*asked_for)
         single_ones = other is None
         if other is None:
-            other = importlib.import_module("attn_mlir.api.few_queries").single_queries(*asked_for)
+            other = _other_forms()[1].single_queries(*asked_for)
         if other is not None:
             check_out(out, other.entry.traced.weights)
             with largest(1, max_k) if single_ones else contextlib.nullcontext():
@@ -174,6 +175,12 @@ def attention_varlen(
     with largest(max_q, max_k):
         results = dispatch(call)
     return finished(call.entry, results, options, out)
+
+
+@functools.cache
+def _other_forms() -> list[Any]:
+    """The modules that make one attention of short sequences, and single queries of a few."""
+    return [importlib.import_module(f"attn_mlir.api.{name}") for name in ("short_sequences", "few_queries")]
 
 
 def finished(entry: Entry, made: Sequence[torch.Tensor], options: Options, out: torch.Tensor | None) -> Any:

@@ -8,11 +8,13 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.given_masks import is_block_mask
-from attn_mlir.api.inputs import Problem, check_device, check_dtypes, check_inputs
+from attn_mlir.api.inputs import Problem, check_device, check_dtypes, check_inputs, refuse_jit_trace, remembered
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.varlen import reads_offsets
 
+_PACKED, _PAGED = "packed", "paged"
+_KNOWN: dict[Any, Problem] = {}
 _RANKS = {
     "cu_seqlens_q": "[sequences + 1]",
     "cu_seqlens_k": "[sequences + 1]",
@@ -32,6 +34,13 @@ def mask_of(mask_mod: Any) -> Any:
 
 def problem_of(q: Any, k: Any, v: Any, paged: bool) -> Problem:
     """What the shapes of q, k and v say; k and v in pages are [pages, size, Hkv, D]."""
+    refuse_jit_trace()
+    return remembered(q, k, v, _PAGED if paged else _PACKED, _found_problem, _KNOWN)
+
+
+def _found_problem(q: Any, k: Any, v: Any, form: str) -> Problem:
+    """The same, without remembering it."""
+    paged = form == _PAGED
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         if not isinstance(tensor, torch.Tensor):
             raise ArgumentError(f"{name} must be a torch.Tensor, got {type(tensor).__name__}")
@@ -68,12 +77,12 @@ def sequences_of(
             given = f"a tensor of {tensor.dtype}" if isinstance(tensor, torch.Tensor) else type(tensor).__name__
             raise ArgumentError(f"{name} must be an int32 tensor, got {given}")
         wanted = _RANKS[name]
-        if tensor.dim() != 1 + (name == "block_table") or (wanted.endswith("+ 1]") and not len(tensor)):
+        if tensor.dim() != 1 + (name == "block_table") or (wanted.endswith("+ 1]") and not tensor.shape[0]):
             raise ArgumentError(f"{name} must be {wanted}, got shape {list(tensor.shape)}")
         if tensor.layout != torch.strided:
             raise ArgumentError(f"{name} must be dense, got layout {tensor.layout}: use {name}.to_dense()")
         check_device(name, tensor, q.device)
-    if used is not None and len(used) != len(of_q) - 1:
+    if used is not None and used.shape[0] != of_q.shape[0] - 1:
         raise ArgumentError(f"seqused_k is for {len(used)} sequences but cu_seqlens_q has {len(of_q) - 1}")
     _check_sides(of_q, of_k, used, table)
     made = None if inside is None else _made_ready(of_q, None if of_k is of_q else of_k, used, inside, (table is not None, single))
@@ -112,7 +121,7 @@ def _check_sides(of_q: torch.Tensor, of_k: Any, used: Any, table: Any) -> None:
             raise ArgumentError("block_table needs seqused_k, how many keys each sequence has")
         if len(table) != len(used):
             raise ArgumentError(f"block_table is for {len(table)} sequences but cu_seqlens_q has {len(used)}")
-    elif of_k is not None and len(of_k) != len(of_q):
+    elif of_k is not None and of_k.shape[0] != of_q.shape[0]:
         raise ArgumentError(f"cu_seqlens_k has {len(of_k) - 1} sequences but cu_seqlens_q has {len(of_q) - 1}")
 
 
@@ -138,7 +147,7 @@ def inside_of(q: torch.Tensor, k: torch.Tensor, table: torch.Tensor | None, most
     """
     if not q.is_cuda or reads_offsets(*most):
         return None
-    return len(q), len(k) if table is None else table.shape[1] * k.shape[1]
+    return q.shape[0], k.shape[0] if table is None else table.shape[1] * k.shape[1]
 
 
 def check_largest(max_q: Any, max_k: Any, sequences: dict[str, torch.Tensor]) -> None:

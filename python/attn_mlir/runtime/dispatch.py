@@ -5,7 +5,7 @@
 | a transform of torch.func, or tangents | `transforms` |
 | a mode (torch.export, make_fx), or a tensor of a class of its own | the operator of `ops` |
 | autograd, as some tensor requires a gradient | `eager.EagerForward` |
-| nobody | the kernel, by its short way where it ran on the same memory before |
+| nobody | the kernel, by its short way where it ran on tensors of the same shapes before |
 
 Inside torch.compile `forward_in_graph` calls the operator, as dynamo traces it.
 """

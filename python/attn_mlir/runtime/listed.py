@@ -41,15 +41,19 @@ def forward_listed(
     tensors: Sequence[torch.Tensor],
     seen: bool = True,
     queries: Queries | None = None,
+    check: Callable[[], None] | None = None,
 ) -> list[torch.Tensor]:
     """The results of a forward pass that was `saved`, with a gradient by `tensors`, inputs and captures: the program's backward.
 
     `seen`: results are not copied before the caller gets them, so that they must be no views. `queries` makes the gradient of q, which
-    the program's backward then leaves out: of q, k, v, results and gradients with heads first.
+    the program's backward then leaves out: of q, k, v, results and gradients with heads first. `check` is asked once a backward was
+    started.
 
     `dense` computes them of such tensors in another way, which has second derivatives, and may read more of them.
     """
-    return list(ListedForward.apply(task, [whole(x) for x in saved] if seen else saved, (dense, queries), *tensors))[: task.program.made]  # type: ignore[no-untyped-call]
+    given = [whole(x) for x in saved] if seen else saved
+    made: Any = ListedForward.apply(task, given, (dense, queries, check), *tensors)  # type: ignore[no-untyped-call]
+    return list(made)[: task.program.made]
 
 
 class ListedForward(torch.autograd.Function):
@@ -57,11 +61,15 @@ class ListedForward(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, task: Task, saved: Sequence[torch.Tensor], ways: tuple[Dense, Queries | None], *tensors: torch.Tensor
+        ctx: Any,
+        task: Task,
+        saved: Sequence[torch.Tensor],
+        ways: tuple[Dense, Queries | None, Callable[[], None] | None],
+        *tensors: torch.Tensor,
     ) -> tuple[Any, ...]:
         first = 3 + task.captures
         ctx.task, ctx.turned, ctx.more = task, task.layout != "bhsd", len(tensors) - first
-        ctx.dense, ctx.queries = ways
+        ctx.dense, ctx.queries, ctx.check = ways
         ctx.save_for_backward(*tensors[:first], *saved, *tensors[first:])
         ctx.mark_non_differentiable(*saved[task.program.made :])
         ctx.set_materialize_grads(False)
@@ -73,7 +81,10 @@ class ListedForward(torch.autograd.Function):
         kept = saved[: len(saved) - more]
         if not torch.is_grad_enabled() and forward_ad._current_level < 0:
             # Not 0: what only second derivatives read has none here.
-            return None, None, None, *_gradients(ctx, kept, grads), *[None] * more
+            found = _gradients(ctx, kept, grads)
+            if ctx.check is not None:
+                ctx.check()
+            return None, None, None, *found, *[None] * more
         tensors = (*kept[: 3 + ctx.task.captures], *saved[len(kept) :])
         return None, None, None, *gradients_again(ctx.dense, tensors, ctx.needs_input_grad[3:], grads)
 

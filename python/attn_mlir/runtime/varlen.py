@@ -117,13 +117,14 @@ class VarlenProgram(Program):
         """
         driver.check_packed(self.text, self.device or device.type)
         begins, lengths, key_begins, key_lengths = captures[: len(SEQUENCES)]
+        shape = begins.shape
         for tensor in captures[: len(SEQUENCES)]:
-            if tensor.dtype != torch.int32 or tensor.dim() != 1 or len(tensor) != len(begins) or tensor.device != device:
+            if tensor.dtype != torch.int32 or tensor.dim() != 1 or tensor.shape != shape or tensor.device != device:
                 raise ArgumentError(f"cu_seqlens_q, cu_seqlens_k and seqused_k are int32 tensors on {device} for one number of sequences")
         by_length = self.kinds.tensors and self.reads.by_length
         known = _LARGEST.get() if device.type != "cpu" and not by_length else None
         if known:
-            super().check(captures, {**sizes, "B": len(begins), "Sq": known[0], "Skv": known[1]}, device)
+            super().check(captures, {**sizes, "B": shape[0], "Sq": known[0], "Skv": known[1]}, device)
             return
         queries, keys = read_sequences(captures, sizes, self.paged)
         pairs = [(int(queries.max(initial=0)), int(keys.max(initial=0)))]
