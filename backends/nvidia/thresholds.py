@@ -279,6 +279,8 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = 2
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
+SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {2: (232, 40)}
+"""Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16

@@ -56,7 +56,9 @@ class WarpgroupLayout(WarpScanLayout):
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
         super().__init__(kernel, pieces, stages, HELPERS)
-        self.by_tma = stages > thresholds.COPIED_STAGES
+        self.groups = self.columns // ATOM
+        """Warpgroups that multiply, each with its own columns of v."""
+        self.by_tma = stages > thresholds.COPIED_STAGES or self.groups > 1
         """Whether TMA brings tiles; threads copy them otherwise."""
         self.halved = self.by_tma and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
         """Whether half of the warps that help make numbers of rows, while the others ask for tiles and take rows to memory: one after the

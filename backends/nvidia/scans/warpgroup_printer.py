@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
@@ -46,15 +47,21 @@ class WarpgroupPrinter(ScanPrinter):
         if layout.by_tma:
             with core.scope("if (threadIdx.x == 0)"):
                 core.writer.line(
-                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
+                    # Numbers of rows arrive as tiles do: the warpgroups that multiply wait for no other one.
+                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, {1 + layout.row_threads});",
                     "attn::barrier_init_fence();",
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
         core.of_threads(HELPING)
+        registers = thresholds.SCAN_GROUP_REGISTERS.get(layout.groups)
         with core.scope("if (attn::warpgroup_index() == 0)"):
+            if registers:
+                core.writer.line(f"attn::fewer_registers<{registers[1]}>();")
             self._help(layout.loop)
         core.of_threads(MULTIPLYING)
         with core.scope("else"):
+            if registers:
+                core.writer.line(f"attn::more_registers<{registers[0]}>();")
             core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
             self._print([op for op in ops if op not in plain])
 
@@ -87,11 +94,13 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for (; {at} < {end}; {turn})"):
             core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
-            if stages > 2:
+            if stages > 2 or halved:
                 core.writer.line("attn::commit_copies();")
             core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
+            elif halved:
+                core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
         if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
@@ -111,10 +120,11 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
-            if not core.of_groups.by_tma:
-                core.writer.line("attn::fence_proxy_async();")
-            # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-            core.writer.line(f"attn::named_arrive({FULL} + stage, {self._full});")
+            if core.of_groups.by_tma:
+                core.writer.line(f"attn::barrier_arrive({core.arrival});")
+            else:
+                # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
+                core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({FULL} + stage, {self._full});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
@@ -139,10 +149,10 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
-            # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
+            else:
+                core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
