@@ -20,6 +20,7 @@ from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import codegen, cuda, pipeline, repeated_kernel, repeated_kernels, thresholds, widened_ahead
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
+from attn_mlir.backends.nvidia.delta_segments import delta_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
@@ -151,6 +152,10 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if invariant:
             made._longer = 0  # which kernel runs would depend on how many keys all sequences have together
         return made
+
+    def segment_for_delta(self, inputs: Sequence[Any]) -> int:
+        processors = cuda.device(cuda.current_device()).multiprocessors
+        return delta_segment(self.kernels, inputs[2].shape, processors) if self._choices.get("arch") == HOPPER.arch else 0
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)

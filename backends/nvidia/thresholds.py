@@ -281,6 +281,16 @@ COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
 SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {2: (232, 40)}
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = {
+    "whole": 2.6,
+    "segments": 7.5,
+    "state": 1.5,
+    "launches": 10.0,
+}
+"""Microseconds of a chunk of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to segment;
+of what else segments launch."""
+DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = 0.9
+"""What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16
