@@ -1,7 +1,7 @@
 """When sequences of a delta rule are cut into segments, scanned at the same time: the choice by measured times of a chunk.
 
-A program of a scan takes a chunk after the other, so that few heads leave multiprocessors idle. Segments are scanned three times: from zero,
-from the identity without values, and from the states that a scan over segments then knows. Rounds of programs count as whole ones.
+A program of a scan takes a chunk after the other, so that few heads leave multiprocessors idle. Segments are scanned three times: from
+zero, from the identity without values, and from the states that a scan over segments then knows. Rounds of programs count as whole ones.
 """
 
 import math

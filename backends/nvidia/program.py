@@ -58,6 +58,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         packed = any(unit.kernel.lengths or is_sliced(unit) for unit in units.values())
         self._single = "" if packed else _single_kernel(host, units)
         self._chained = not self._single and not packed and repeated_kernels.is_chain(host, units)
+        self._segments: dict[torch.Size, int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch | repeated_kernels.Chain] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
@@ -154,8 +155,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return made
 
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
-        processors = cuda.device(cuda.current_device()).multiprocessors
-        return delta_segment(self.kernels, inputs[2].shape, processors) if self._choices.get("arch") == HOPPER.arch else 0
+        if self._choices.get("arch") != HOPPER.arch:
+            return 0
+        shape = inputs[2].shape
+        if shape not in self._segments:
+            processors = cuda.device(cuda.current_device()).multiprocessors
+            self._segments[shape] = delta_segment(self.kernels, shape, processors)
+        return self._segments[shape]
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)

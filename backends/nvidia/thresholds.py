@@ -279,7 +279,9 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = 2
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
-SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {2: (232, 40)}
+SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {
+    2: (232, 40)
+}
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
 OUTPUTS_APART: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = (64,)
 """Positions of chunks whose rows of o a second warpgroup makes: of KDA's, which have 32, scans take what their bytes take."""
@@ -289,8 +291,8 @@ DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/
     "state": 1.5,
     "launches": 10.0,
 }
-"""Microseconds of a chunk of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to segment;
-of what else segments launch."""
+"""Microseconds of a chunk of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
+segment; of what else segments launch."""
 DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = 0.9
 """What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")

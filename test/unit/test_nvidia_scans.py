@@ -60,9 +60,7 @@ def test_columns_in_odd_multiples_of_32_and_numbers_of_heads() -> None:
 
 @needs_host_clang
 @pytest.mark.usefixtures("emulated")
-@pytest.mark.parametrize(
-    ("length", "heads", "columns", "channels"), [(520, 1, 64, False), (1000, 2, 128, False), (520, 1, 128, True)]
-)
+@pytest.mark.parametrize(("length", "heads", "columns", "channels"), [(520, 1, 64, False), (1000, 2, 128, False), (520, 1, 128, True)])
 def test_segments(length: int, heads: int, columns: int, channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A matrix takes the state from one to the next; one kernel makes what scans need of chunks. Forward alone: gradients take minutes.
 
@@ -78,6 +76,25 @@ def test_segments(length: int, heads: int, columns: int, channels: bool, monkeyp
     assert len([name for name in steps if name.endswith("_chunks")]) == (2 if channels else 1), steps
     threads = [unit.code.threads for unit in made[-1].units.values() if "warpgroups" in unit.schedule]
     assert threads == [128 + 2 * columns] * 3
+
+
+@needs_host_clang
+@pytest.mark.parametrize(("length", "columns", "apart"), [(1, 64, (64,)), (127, 128, (64,)), (200, 64, ())])
+def test_a_second_warpgroup_makes_outputs(length: int, columns: int, apart: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is handed states and what is written, and waits for nothing else of the first one. KDA's chunks have 32 positions, and one."""
+    monkeypatch.setattr(thresholds, "OUTPUTS_APART", apart)
+    made = emulate(monkeypatch)
+    x = narrow(inputs(length, heads=2, of_k=1, dims=(columns, columns)), torch.bfloat16)
+    scale = 1.0 + len(apart)  # a program of its own
+
+    def given(tensors: dict[str, Any], **options: Any) -> Any:
+        q, k, v, g, beta = (tensors[name].detach() for name in ("q", "k", "v", "g", "beta"))
+        return attn_mlir.linear_attention(q, k, v, g, scale, erase=beta, output_final_state=True, **options)
+
+    found, want = given(x, device="cuda-emulated"), given({name: t.double() for name, t in x.items()})
+    assert max(error(a, b) for a, b in zip(found, want, strict=True)) < BAR[torch.bfloat16]
+    threads = [unit.code.threads for plan in made for unit in plan.units.values() if "warpgroups" in unit.schedule]
+    assert threads in ([], [384 if apart else 256])
 
 
 @needs_host_clang

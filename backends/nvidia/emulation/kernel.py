@@ -58,7 +58,9 @@ def form_elements(function: ir.Operation, target: NvidiaTarget) -> tuple[str, Ke
 
 def is_of_delta(function: ir.Operation) -> bool:
     """Whether a tiled function is of a program with a delta rule, and no kernel of the `warp` dialect: scans never are."""
-    own, *others = (attributes.read(each, attributes.SCHEDULE).get("emitter") for each in (function, *find_all(function.parent, "func.func")))
+    own, *others = (
+        attributes.read(each, attributes.SCHEDULE).get("emitter") for each in (function, *find_all(function.parent, "func.func"))
+    )
     return own == "scans" or ("scans" in others and not _is_formed(function))
 
 

@@ -156,10 +156,9 @@ class _Split:
 
     def _read(self) -> list[int]:
         """The inputs that the first kernel reads: the others, states among them, may not be there yet when it runs."""
-        over = ir.IntegerAttr(self.facts["over"]).value
-        wanted = [value.owner.operation for value, _ in self.crossing]
-        wanted += [maker for value in (*list(self.loop.operands)[:3], *self._place()) if (maker := _op_of(value)) is not None]
-        found, seen = {over}, set[ir.Operation]()
+        values = [*(value for value, _ in self.crossing), *list(self.loop.operands)[:3], *self._place()]
+        wanted = [maker for value in values if (maker := _op_of(value)) is not None]
+        found, seen = {ir.IntegerAttr(self.facts["over"]).value}, set[ir.Operation]()
         while wanted:
             op = wanted.pop()
             if op in seen or op == self.loop:
