@@ -55,8 +55,7 @@ class WarpgroupPrinter(ScanPrinter):
         if layout.by_tma:
             with core.scope("if (threadIdx.x == 0)"):
                 core.writer.line(
-                    # Numbers of rows arrive as tiles do: the warpgroups that multiply wait for no other one.
-                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, {1 + layout.row_threads});",
+                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, {self._arrivals});",
                     "attn::barrier_init_fence();",
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
@@ -210,11 +209,12 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
-            if core.of_groups.by_tma:
+            if self._arrivals > 1:
                 core.writer.line(f"attn::barrier_arrive({core.arrival});")
             else:
                 # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-                core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({FULL} + stage, {self._full});")
+                core.writer.line(*([] if core.of_groups.by_tma else ["attn::fence_proxy_async();"]))
+                core.writer.line(f"attn::named_arrive({FULL} + stage, {self._full});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
@@ -222,6 +222,13 @@ class WarpgroupPrinter(ScanPrinter):
     def _full(self) -> int:
         """The threads that meet where a stage is full."""
         return self.layout.all_threads - self.layout.threads + self.layout.row_threads
+
+    @property
+    def _arrivals(self) -> int:
+        """How often threads arrive at a barrier of TMA: where several warpgroups multiply, numbers of rows arrive as tiles do, so that none of
+        these waits for another one.
+        """
+        return 1 + (self.layout.row_threads if self.groups.of_groups.groups > 1 else 0)
 
     @property
     def _empty(self) -> int:
@@ -250,10 +257,11 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
+            if self._arrivals < 2:
+                # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
+                core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
-            else:
-                core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             yield
 
     def dot(self, op: ir.Operation) -> None:
