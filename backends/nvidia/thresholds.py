@@ -283,8 +283,6 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-OUTPUTS_APART: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = (64,)
-"""Positions of chunks whose rows of o a second warpgroup makes: of KDA's, which have 32, scans take what their bytes take."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = {
     "whole": 2.6,
     "segments": 7.5,

@@ -75,27 +75,7 @@ def test_segments(length: int, heads: int, columns: int, channels: bool, monkeyp
     steps = [step.kernel for step in made[-1].host.steps]
     assert len([name for name in steps if name.endswith("_chunks")]) == (2 if channels else 1), steps
     threads = [unit.code.threads for unit in made[-1].units.values() if "warpgroups" in unit.schedule]
-    # Outputs of 64 columns are made by a second warpgroup.
-    assert threads == [128 + 2 * columns] * 2 + [384 if not channels or columns > 64 else 256]
-
-
-@needs_host_clang
-@pytest.mark.parametrize(("length", "columns", "apart"), [(1, 64, (64,)), (127, 128, (64,)), (200, 64, ())])
-def test_a_second_warpgroup_makes_outputs(length: int, columns: int, apart: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is handed states and what is written, and waits for nothing else of the first one. KDA's chunks have 32 positions, and one."""
-    monkeypatch.setattr(thresholds, "OUTPUTS_APART", apart)
-    made = emulate(monkeypatch)
-    x = narrow(inputs(length, heads=2, of_k=1, dims=(columns, columns)), torch.bfloat16)
-    scale = 1.0 + len(apart)  # a program of its own
-
-    def given(tensors: dict[str, Any], **options: Any) -> Any:
-        q, k, v, g, beta = (tensors[name].detach() for name in ("q", "k", "v", "g", "beta"))
-        return attn_mlir.linear_attention(q, k, v, g, scale, erase=beta, output_final_state=True, **options)
-
-    found, want = given(x, device="cuda-emulated"), given({name: t.double() for name, t in x.items()})
-    assert max(error(a, b) for a, b in zip(found, want, strict=True)) < BAR[torch.bfloat16]
-    threads = [unit.code.threads for plan in made for unit in plan.units.values() if "warpgroups" in unit.schedule]
-    assert threads in ([], [384 if apart else 256])
+    assert threads == [128 + 2 * columns] * 3
 
 
 @needs_host_clang
@@ -204,7 +184,6 @@ def test_threads_copy_tiles_where_there_are_few_stages(monkeypatch: pytest.Monke
     with torch.no_grad():
         found.append(run(x, device="cuda-emulated")[0])
         monkeypatch.setattr(thresholds, "COPIED_STAGES", 9)
-        monkeypatch.setattr(thresholds, "OUTPUTS_APART", ())
         monkeypatch.setattr(driver, "_PROGRAMS", {})
         monkeypatch.setattr(driver, "_KERNELS", {})
         found.append(run(x, device="cuda-emulated")[0])

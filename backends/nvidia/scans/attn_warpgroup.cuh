@@ -45,7 +45,7 @@ ATTN_DEVICE void copy_atoms(unsigned char *tile, const Element *from, long long 
 
 // A tile to registers.
 template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned char *tile, uint32_t (&x)[Rows / 2]) {
-  const int lane = threadIdx.x & 31, warp = ((threadIdx.x >> 5) - kWarps) % (Columns / 16);
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;
 #pragma unroll
   for (int n = 0; n < Rows / 8; n += 2) {
     uint32_t m[4];
@@ -57,7 +57,7 @@ template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned cha
 
 // Registers to a tile, rounded.
 template <class Kind, int Rows, int Columns> ATTN_DEVICE void keep_turned(unsigned char *tile, const float (&x)[Rows / 2]) {
-  const int lane = threadIdx.x & 31, warp = ((threadIdx.x >> 5) - kWarps) % (Columns / 16);
+  const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;
 #pragma unroll
   for (int n = 0; n < Rows / 8; n += 2) {
     uint32_t m[4];
@@ -65,30 +65,6 @@ template <class Kind, int Rows, int Columns> ATTN_DEVICE void keep_turned(unsign
     for (int i = 0; i < 4; ++i) m[i] = pack(Kind{}, x[4 * n + 2 * i], x[4 * n + 2 * i + 1]);
     const int row = 8 * n + lane / 16 * 8 + lane % 8, column = 16 * warp + lane / 8 % 2 * 8;
     store_matrices_transposed(shared_address(tile) + atom_place<Rows, Columns>(row, column), m);
-  }
-}
-
-// The registers of a tile from one warpgroup to another, whose threads have the same elements: 16 bytes of each thread after those of another.
-template <int N> ATTN_DEVICE void hand(unsigned char *to, const float (&x)[N]) {
-#pragma unroll
-  for (int n = 0; n < N; n += 4) *(float4 *)(to + (n * 32 + (threadIdx.x & 127)) * 16) = make_float4(x[n], x[n + 1], x[n + 2], x[n + 3]);
-}
-template <int N> ATTN_DEVICE void hand(unsigned char *to, const uint32_t (&x)[N]) {
-#pragma unroll
-  for (int n = 0; n < N; n += 4) *(uint4 *)(to + (n * 32 + (threadIdx.x & 127)) * 16) = make_uint4(x[n], x[n + 1], x[n + 2], x[n + 3]);
-}
-template <int N> ATTN_DEVICE void take(const unsigned char *from, float (&x)[N]) {
-#pragma unroll
-  for (int n = 0; n < N; n += 4) {
-    const float4 four = *(const float4 *)(from + (n * 32 + (threadIdx.x & 127)) * 16);
-    x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
-  }
-}
-template <int N> ATTN_DEVICE void take(const unsigned char *from, uint32_t (&x)[N]) {
-#pragma unroll
-  for (int n = 0; n < N; n += 4) {
-    const uint4 four = *(const uint4 *)(from + (n * 32 + (threadIdx.x & 127)) * 16);
-    x[n] = four.x, x[n + 1] = four.y, x[n + 2] = four.z, x[n + 3] = four.w;
   }
 }
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.scans.apart import apart_of
 from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, shape_of, sums_of
 from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered
@@ -56,11 +55,8 @@ class WarpgroupLayout(WarpScanLayout):
         """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
-        alone = self.columns == ATOM and _positions(kernel) in thresholds.OUTPUTS_APART
-        self.apart = apart_of(self.loop, self.order) if alone else None
-        """What a second warpgroup makes of a chunk, if any."""
-        self.groups = self.columns // ATOM + (self.apart is not None)
-        """Warpgroups that multiply, each with its own columns of v, or its own products."""
+        self.groups = self.columns // ATOM
+        """Warpgroups that multiply, each with its own columns of v."""
         super().__init__(kernel, pieces, stages, HELPERS)
         self.by_tma = stages > thresholds.COPIED_STAGES or self.groups > 1
         """Whether TMA brings tiles; threads copy them otherwise."""
@@ -85,11 +81,6 @@ class WarpgroupLayout(WarpScanLayout):
     def all_threads(self) -> int:
         """Of a thread block; `threads` are those that help."""
         return 32 * (HELPERS + 4 * self.groups)
-
-    @property
-    def hands(self) -> int:
-        """The first of the named barriers at which tiles are handed over; those of full and of empty stages come before."""
-        return 4 + 2 * self.stages
 
     def grid(self, shape: Sequence[int]) -> TurnedGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
         """How threads share a tile of this shape."""
@@ -163,10 +154,6 @@ class WarpgroupLayout(WarpScanLayout):
         for op in self.given:
             rows, columns = shape_of(op.operands[0])
             found.append(Wanted((op, "rows"), self.stages * 2 * rows * columns, element="bf16", shape=(rows, columns), **span))
-        for value in [value for group in self.apart.handed for value in group] if self.apart is not None else []:
-            rows, columns = shape_of(value)
-            size = rows * columns * (2 if element_of(value) in HALVES else 4)
-            found.append(Wanted((value, "handed"), size, self._numbers[self.loop], self._ends[self.loop]))
         return found
 
     @property
@@ -184,8 +171,3 @@ class WarpgroupLayout(WarpScanLayout):
         """Bytes of a row, and from one swizzle atom to the next."""
         rows, columns = place.shape
         return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)
-
-
-def _positions(kernel: ir.Operation) -> int:
-    """Of a chunk."""
-    return ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value

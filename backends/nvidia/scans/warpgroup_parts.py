@@ -15,10 +15,8 @@ from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayo
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
-HELPING, MULTIPLYING, FULL, APART = 1, 2, 3, 15
-"""Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after. The
-last one is that of a warpgroup that makes outputs apart.
-"""
+HELPING, MULTIPLYING, FULL = 1, 2, 3
+"""Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after."""
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"
@@ -48,15 +46,9 @@ class WarpgroupCore(ScanCore):
 
     def meet(self) -> None:
         """The threads that help, or those that multiply."""
-        multiply = 2 * self.of_groups.columns
-        count = self.layout.row_threads if self._meeting == HELPING else multiply
+        count = self.layout.row_threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
-
-    def start_apart(self) -> None:
-        """From here on the code is that of another warpgroup: it has no registers of the first one."""
-        self.factors, self._running = {}, []
-        self.of_threads(APART)
 
     def started(self, sums: str, *factors: str) -> None:
         """A group of products was committed."""
@@ -68,7 +60,7 @@ class WarpgroupCore(ScanCore):
         Where another warpgroup multiplies in the meantime, for all: their factors leave registers, of which there are too few.
         """
         last = max((n for n, (sums, *_) in enumerate(self._running) if sums in names), default=-1)
-        self._await(len(self._running) - 1 if last >= 0 and self.of_groups.columns > ATOM else last)
+        self._await(len(self._running) - 1 if last >= 0 and self.of_groups.groups > 1 else last)
 
     def await_all(self) -> None:
         """Waits for all products."""

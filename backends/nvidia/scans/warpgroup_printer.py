@@ -1,15 +1,11 @@
 """Prints the ops of a chunk scan whose products warpgroups make (wgmma)."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.scans.apart import Apart
-from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, TurnedGrid, carried
+from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
@@ -24,7 +20,6 @@ from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
 )
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import walk
 
 
 class WarpgroupPrinter(ScanPrinter):
@@ -41,10 +36,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            if layout.apart is None:
-                self._print(layout.order)
-            else:
-                self._chain(layout.loop, layout.apart)
+            self._print(layout.order)
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -66,98 +58,16 @@ class WarpgroupPrinter(ScanPrinter):
                 core.writer.line(f"attn::fewer_registers<{registers[1]}>();")
             self._help(layout.loop)
         core.of_threads(MULTIPLYING)
-        with core.scope("else" if layout.apart is None else "else if (attn::warpgroup_index() == 1)"):
+        with core.scope("else"):
             if registers:
                 core.writer.line(f"attn::more_registers<{registers[0]}>();")
             core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
             self._print([op for op in ops if op not in plain])
-        if layout.apart is not None:
-            core.start_apart()
-            with core.scope("else"):
-                if registers:
-                    core.writer.line(f"attn::more_registers<{registers[0]}>();")
-                core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps + 4};")
-                self._outputs(layout.loop, layout.apart)
 
     def _print(self, ops: list[ir.Operation]) -> None:
         for op in ops:
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
-
-    def _chain(self, loop: ir.Operation, apart: Apart) -> None:
-        """A chunk without what is made apart, for which registers are handed over.
-
-        Factors of products are handed before the product that has them in registers begins, sums while the next product runs.
-        """
-        core, late = self.groups, list[ir.Value]()
-        for op in [op for op in self.groups.of_groups.order if op not in apart.ops]:
-            if op.name == "scf.yield":
-                break
-            self.operation(op)
-            if op.name in DOTS and not self._first:
-                for value in late:
-                    self._hand(loop, apart, value)
-                late = []
-            made = [value for value in op.results if apart.group_of(value) >= 0]
-            for value in made:
-                if value in core.factors:
-                    self._hand(loop, apart, value)
-            late += [value for value in made if value not in core.factors]
-        for value in late:
-            self._hand(loop, apart, value)
-
-    def _hand(self, loop: ir.Operation, apart: Apart, value: ir.Value) -> None:
-        """Leaves the registers of a tile for the other warpgroup, which has taken those of the chunk before."""
-        core, group = self.groups, apart.group_of(value)
-        ready, free = self._hands(group)
-        if value == apart.handed[group][0]:
-            at, begin = (core.value(each) for each in (body(loop).arguments[0], loop.operands[0]))
-            core.writer.line(f"if ({at} > {begin}) attn::named_sync({free}, 256);")
-        if value not in core.factors:
-            core.await_sums(core.tiles[value])
-        core.writer.line(f"attn::hand({self._handed(value)}, {core.factors.get(value) or core.tiles[value]});")
-        if value == apart.handed[group][-1]:
-            core.writer.line(f"attn::named_arrive({ready}, 256);")
-
-    def _hands(self, group: int) -> tuple[int, int]:
-        """The named barriers at which tiles of a group are there, and taken."""
-        first = self.groups.of_groups.hands + 2 * group
-        return first, first + 1
-
-    def _handed(self, value: ir.Value) -> str:
-        return self.core.at(self.layout.places[value, "handed"])
-
-    def _outputs(self, loop: ir.Operation, apart: Apart) -> None:
-        """The loop of the warpgroup that makes what is stored of a chunk."""
-        core = self.groups
-        at, begin, end, step = self._turns(loop)
-        with self._stages(at, begin, end, step):
-            core.scalars.bind(body(loop).arguments[0], at)
-            taken = set[int]()
-            for op in apart.ops:
-                values = [value for each in [op, *walk(op)] for value in each.operands]
-                for group in sorted({apart.group_of(value) for value in values} - taken - {-1}):
-                    taken.add(group)
-                    ready, free = self._hands(group)
-                    core.writer.line(f"attn::named_sync({ready}, 256);")
-                    for value in apart.handed[group]:
-                        self._take(value)
-                    core.writer.line(f"if ({at} + {step} < {end}) attn::named_arrive({free}, 256);")
-                self.operation(op)
-            core.await_all()
-            core.writer.line(f"attn::named_arrive({self._empty} + stage, {self.layout.all_threads});")
-
-    def _take(self, value: ir.Value) -> None:
-        """Registers of a tile that the other warpgroup left."""
-        core, (rows, _) = self.groups, shape_of(value)
-        name = core.names.fresh("taken")
-        if element_of(value) in HALVES:
-            core.factors[value] = name
-            core.writer.line(f"uint32_t {name}[{rows // 4}];")
-        else:
-            core.tiles[value] = name
-            core.writer.line(f"float {name}[{rows // 2}];")
-        core.writer.line(f"attn::take({self._handed(value)}, {name});")
 
     def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
         """The name of a loop's position, its ends and step."""
@@ -225,8 +135,9 @@ class WarpgroupPrinter(ScanPrinter):
 
     @property
     def _arrivals(self) -> int:
-        """How often threads arrive at a barrier of TMA: where several warpgroups multiply, numbers of rows arrive as tiles do, so that none of
-        these waits for another one.
+        """How often threads arrive at a barrier of TMA.
+
+        Where several warpgroups multiply, numbers of rows arrive as tiles do, so that none of these waits for another one.
         """
         return 1 + (self.layout.row_threads if self.groups.of_groups.groups > 1 else 0)
 
@@ -237,23 +148,12 @@ class WarpgroupPrinter(ScanPrinter):
 
     def loop(self, op: ir.Operation) -> None:
         """A loop over chunks, whose carried tiles are changed in place."""
-        core, threads = self.groups, self.layout.all_threads
+        core, stages, threads = self.groups, self.layout.stages, self.layout.all_threads
         for start, argument, _, result in carried(op):
             self._begin(start, argument, op)
             core.tiles[result] = core.tiles[argument]
         at, begin, end, step = self._turns(op)
-        with self._stages(at, begin, end, step):
-            core.scalars.bind(body(op).arguments[0], at)
-            self.block(body(op))
-            core.await_all()
-            # All products that read the stage are done: those that copy may fill it.
-            core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
-            self._assign([(argument, value) for _, argument, value, _ in carried(op)])
-
-    @contextmanager
-    def _stages(self, at: str, begin: str, end: str, step: str) -> Iterator[None]:
-        """A loop over chunks, each of which begins once its stage is full."""
-        core, stages, arrived = self.groups, self.layout.stages, self.groups.of_groups.by_tma
+        arrived = core.of_groups.by_tma
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
@@ -262,7 +162,12 @@ class WarpgroupPrinter(ScanPrinter):
                 core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
-            yield
+            core.scalars.bind(body(op).arguments[0], at)
+            self.block(body(op))
+            core.await_all()
+            # All products that read the stage are done: those that copy may fill it.
+            core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
+            self._assign([(argument, value) for _, argument, value, _ in carried(op)])
 
     def dot(self, op: ir.Operation) -> None:
         """A product, which is not waited for; two of the same left factor that are added up take turns."""

@@ -1,26 +1,24 @@
 // Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
 // products among them, left ones in shared memory, where TMA brings them. Two warps make numbers of rows, of the chunk before that which is
-// asked for, while two others ask for tiles and take rows to memory: three stages, or two where there is no room. One warpgroup goes from state to state,
-// another makes o of what it is handed.
+// asked for, while two others ask for tiles and take rows to memory: three stages, or two where there is no room.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
 
 // PLAN-LABEL: func.func @attention(
 // PLAN-SAME:    tile.schedule = {arch = "sm_90a", emitter = "scans", occupancy = 1 : i64, stages = 3 : i64, warpgroups = 1 : i64}
 
-// CHECK-LABEL: void __launch_bounds__(384, 1) attention(
-// CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 65);
+// CHECK-LABEL: void __launch_bounds__(256, 1) attention(
+// CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 1);
 // CHECK:         if (attn::warpgroup_index() == 0) {
-// CHECK-NEXT:      attn::fewer_registers<40>();
 // CHECK:               if (threadIdx.x == 64) {
 // CHECK-NEXT:          attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 49152);
 // CHECK:             attn::tma_load({{.*}}, &k_map_[[CHUNK:64]]x64, [[ARRIVALS]] + 8 * stage, 0, next, {{.*}}, batch);
 // CHECK:           const auto give = [&](int last, int stage) {
 // CHECK:           const auto numbers = [&](int now, int stage) {
 // CHECK:             attn::running_sum<[[CHUNK]], false>(
-// CHECK:             attn::barrier_arrive([[ARRIVALS]] + 8 * stage);
+// CHECK:             attn::named_arrive([[FULL:3]] + stage, 192);
 // CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], before = stage, stage = stage + 1 == 3 ? 0 : stage + 1) {
-// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 384);
+// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 256);
 // CHECK-NEXT:        fetch([[AT]], stage);
 // CHECK-NEXT:        attn::commit_copies();
 // CHECK-NEXT:        if (threadIdx.x >= 64 && [[AT]] >= 0 + 3 * [[CHUNK]]) give([[AT]] - 3 * [[CHUNK]], stage);
@@ -28,33 +26,21 @@
 // CHECK-NEXT:          attn::await_copies<1>();
 // CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
 // CHECK:           attn::named_sync(9, 128);
-// CHECK:         else if (attn::warpgroup_index() == 1) {
-// CHECK-NEXT:      attn::more_registers<232>();
+// CHECK:         else {
 
-// The state, rounded, and its residual, are factors, of which the other warpgroup has a copy. The first read of the state waits for no numbers.
+// The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
 // CHECK:           float [[STATE:carried]][32];
-// CHECK:             attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
+// CHECK:             attn::named_sync([[FULL]] + stage, 192);
+// CHECK-NEXT:        attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
+// CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
-// CHECK:             if (at_2 > 0) attn::named_sync([[TAKEN:11]], 256);
-// CHECK-NEXT:        attn::hand([[TO:.*]], [[HIGH]]);
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
-// CHECK:             attn::hand({{.*}}, [[LOW]]);
-// CHECK-NEXT:        attn::named_arrive([[HANDED:10]], 256);
 // CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ:product]], [[HIGH]][0], [[HIGH]][1], [[HIGH]][2], [[HIGH]][3], b, 0);
 // CHECK-NEXT:        attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[READ]], [[LOW]][0], [[LOW]][1], [[LOW]][2], [[LOW]][3], b, 1);
 
-// What is written is handed while the state, which changes in place, takes it up.
+// The product that changes the state in place comes before o, whose rows the other warps take to memory.
 // CHECK:             [[STATE]][4 * n + 2 * r + c] *= scale;
-// CHECK:             attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
-// CHECK:             attn::hand({{.*}}, [[WRITTEN:[a-z_0-9]+]]);
-// CHECK-NEXT:        attn::named_arrive(12, 256);
-// CHECK:             attn::named_arrive([[EMPTY]] + stage, 384);
-
-// CHECK:         else {
-// CHECK:             attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
-// CHECK:             attn::named_sync([[HANDED]], 256);
-// CHECK:             attn::take([[TO]], [[STATES:taken]]);
-// CHECK:             if (at_3 + 64 < {{.*}}) attn::named_arrive([[TAKEN]], 256);
-// CHECK:             attn::wgmma_m64n[[CHUNK]]k16_rs_bf16([[O:[a-z_0-9]+]], [[STATES]][0],
-// CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>({{.*}}, [[O]]);
-// CHECK:             attn::named_arrive([[EMPTY]] + stage, 384);
+// CHECK:             attn::mn_major(
+// CHECK-NEXT:        attn::wgmma_m64n64k16_rs_bf16_tb([[STATE]],
+// CHECK:             attn::keep_turned<attn::BF16, [[CHUNK]], 64>(
+// CHECK:             attn::named_arrive([[EMPTY]] + stage, 256);
