@@ -202,7 +202,6 @@ static void barrier_turn(uint32_t barrier) {
   if (it.arrived == it.wanted && it.bytes == 0) it.arrived = 0, it.phase ^= 1;
 }
 static void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) { ++arrivals[barrier / 8].arrived, arrivals[barrier / 8].bytes += bytes; }
-static void barrier_arrive(uint32_t barrier) { ++arrivals[barrier / 8].arrived, barrier_turn(barrier); }
 template <int Registers> static void more_registers() {}
 template <int Registers> static void fewer_registers() {}
 static void barrier_wait(uint32_t barrier, int parity) {

@@ -47,7 +47,7 @@ class WarpgroupPrinter(ScanPrinter):
         if layout.by_tma:
             with core.scope("if (threadIdx.x == 0)"):
                 core.writer.line(
-                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, {self._arrivals});",
+                    f"for (int stage = 0; stage < {layout.stages}; ++stage) attn::barrier_init({core.arrival}, 1);",
                     "attn::barrier_init_fence();",
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
@@ -100,6 +100,7 @@ class WarpgroupPrinter(ScanPrinter):
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             elif halved:
                 core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
+                core.writer.line(f"else attn::named_arrive({self._empty + 2}, {self.layout.threads});")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
         if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
@@ -119,27 +120,25 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
-            if self._arrivals > 1:
-                core.writer.line(f"attn::barrier_arrive({core.arrival});")
-            else:
-                # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-                core.writer.line(*([] if core.of_groups.by_tma else ["attn::fence_proxy_async();"]))
-                core.writer.line(f"attn::named_arrive({FULL} + stage, {self._full});")
+            if not core.of_groups.by_tma:
+                core.writer.line("attn::fence_proxy_async();")
+            if core.of_groups.halved and self.layout.stages == 2:
+                core.writer.line(f"attn::named_sync({self._empty + 2}, {self.layout.threads});")  # rows of the chunk before are in memory
+            # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
+            for group in range(core.of_groups.groups):
+                core.writer.line(f"attn::named_arrive({self._full_at(str(group))}, {self._full});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
     @property
     def _full(self) -> int:
         """The threads that meet where a stage is full."""
-        return self.layout.all_threads - self.layout.threads + self.layout.row_threads
+        return (self.layout.all_threads - self.layout.threads) // self.groups.of_groups.groups + self.layout.row_threads
 
-    @property
-    def _arrivals(self) -> int:
-        """How often threads arrive at a barrier of TMA.
-
-        Where several warpgroups multiply, numbers of rows arrive as tiles do, so that none of these waits for another one.
-        """
-        return 1 + (self.layout.row_threads if self.groups.of_groups.groups > 1 else 0)
+    def _full_at(self, group: str) -> str:
+        """C++: the named barrier of a full stage for a warpgroup that multiplies: each has its own, so that it waits for no other one."""
+        second = FULL + 2 * self.layout.stages + 1
+        return f"{FULL} + stage" if self.groups.of_groups.groups == 1 else f"{FULL} + {second - FULL} * {group} + stage"
 
     @property
     def _empty(self) -> int:
@@ -157,9 +156,8 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
-            if self._arrivals < 2:
-                # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-                core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
+            # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
+            core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)
