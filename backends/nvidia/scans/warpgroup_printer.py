@@ -100,7 +100,7 @@ class WarpgroupPrinter(ScanPrinter):
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             elif halved:
                 core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
-                core.writer.line(f"else attn::named_arrive({self._empty + 2}, {self.layout.threads});")
+                core.writer.line(f"else attn::named_sync({self._empty + 2}, {self.layout.threads});")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
         if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
