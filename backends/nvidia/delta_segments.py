@@ -11,6 +11,8 @@ from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.segments import SHORTEST, UNIT
 
+_POSITIONS = 64
+"""Positions whose times are known."""
 _WIDE = 128
 """Columns of v of a program of a segment."""
 
@@ -26,8 +28,8 @@ def delta_segment(kernels: Mapping[str, KernelGrid], v: tuple[int, ...], process
         return 0
     scan, times = scans[0], thresholds.DELTA_TIMES
 
-    def took(programs: int, positions: int, chunk: float) -> float:
-        return math.ceil(programs / processors) * math.ceil(positions / scan.block_q) * chunk
+    def took(programs: int, positions: int, each: float) -> float:
+        return math.ceil(programs / processors) * math.ceil(positions / _POSITIONS) * each
 
     def split(segment: int) -> float:
         count = math.ceil(length / segment)

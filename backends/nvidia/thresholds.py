@@ -289,7 +289,7 @@ DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/
     "state": 1.5,
     "launches": 10.0,
 }
-"""Microseconds of a chunk of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
+"""Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
 segment; of what else segments launch."""
 DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = 0.9
 """What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
