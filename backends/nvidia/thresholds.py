@@ -283,15 +283,15 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = {
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = {
     "whole": 2.6,
-    "segments": 7.5,
-    "state": 1.5,
+    "segments": 11.9,
+    "state": 3.4,
     "launches": 10.0,
 }
 """Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
 segment; of what else segments launch."""
-DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-floors.md")] = 0.9
+DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = 0.9
 """What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""
