@@ -74,24 +74,6 @@ class ScanTraffic:
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
-    def ask(self, loop: ir.Operation) -> None:
-        """A function that brings near what is copied of the rows of a chunk, long before a stage is empty for it."""
-        core, lines = self.core, dict[str, None]()
-        core.writer.line("const auto ask = [&](int next) {")
-        core.writer.indent += "  "
-        with core.scope(None):
-            core.scalars.indent = core.writer.indent
-            core.scalars.bind(body(loop).arguments[0], "next")
-            for read, op in self.layout.rows.items():
-                if op.block == body(loop):
-                    with core.scope(None):
-                        core.scalars.bind(body(op).arguments[0], f"(int)(threadIdx.x % {extents(op)[0]})")
-                        address = core.address(read.operands[0], [core.value(index) for index in list(read.operands)[1:]])
-                        lines[f"attn::bring_near({address});"] = None
-            core.writer.line(*lines)
-        core.writer.indent = core.writer.indent[:-2]
-        core.writer.line("};")
-
     def copy(self, loads: list[ir.Operation]) -> None:
         """Starts to copy tiles to shared memory."""
         core = self.core

@@ -80,8 +80,6 @@ class WarpgroupPrinter(ScanPrinter):
         halved = core.of_groups.halved
         some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
         self.traffic.fetch(loop)
-        if halved and stages == 2:
-            self.traffic.ask(loop)
         self.stores.give(loop, stores)
         self._numbers(loop)
         at, begin, end, step = self._turns(loop)
@@ -101,9 +99,7 @@ class WarpgroupPrinter(ScanPrinter):
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             elif halved:
-                core.writer.line(
-                    f"if ({some}true) {{", f"  ask({at} + {step});", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}"
-                )
+                core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
                 core.writer.line(f"else attn::named_sync({self._empty + 2}, {self.layout.threads});")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
