@@ -80,6 +80,10 @@ class LaunchPlan(ABC):
         batch, heads, length, _ = inputs[2].shape
         return 0 if length < SHORTEST else choose_segment(self.kernels, batch, heads, length, self.machine())
 
+    def segment_for_delta(self, inputs: Sequence[Any]) -> int:
+        """See `driver.CompiledFunction.segment_for_delta`."""
+        return 0
+
     def results(self, inputs: Sequence[Any]) -> list[tuple[torch.Size, torch.dtype]]:
         """See `driver.CompiledFunction.results`."""
         shapes: list[Any] = [value.shape if isinstance(value, torch.Tensor) else () for value in inputs]

@@ -31,6 +31,7 @@ from attn_mlir.backends.nvidia import (
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
+from attn_mlir.backends.nvidia.delta_segments import delta_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
@@ -70,6 +71,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
         self._single = "" if packed or sliced else _single_kernel(host, units)
         self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
+        self._segments: dict[torch.Size, int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
         self._elsewhere: dict[tuple[Any, ...], _Short | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
@@ -195,6 +197,15 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if invariant:
             made._longer = 0  # which kernel runs would depend on how many keys all sequences have together
         return made
+
+    def segment_for_delta(self, inputs: Sequence[Any]) -> int:
+        if self._choices.get("arch") != HOPPER.arch:
+            return 0
+        shape = inputs[2].shape
+        if shape not in self._segments:
+            processors = cuda.device(cuda.current_device()).multiprocessors
+            self._segments[shape] = delta_segment(self.kernels, shape, processors)
+        return self._segments[shape]
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)

@@ -316,6 +316,20 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = 2
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
+SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {
+    2: (232, 40)
+}
+"""Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = {
+    "whole": 2.6,
+    "segments": 11.9,
+    "state": 3.4,
+    "launches": 10.0,
+}
+"""Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
+segment; of what else segments launch."""
+DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = 0.9
+"""What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16

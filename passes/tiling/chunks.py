@@ -201,7 +201,9 @@ class _Scan:
         zero, one = constant_index(0), constant_index(1)
         heads = memref.DimOp(self._frame.get(with_all_heads(self._op)), one).result
         if self._view.offsets is None:
-            end = memref.DimOp(self._frame.get(self._view.q), constant_index(2)).result
+            # Segments are those of one tensor, whatever scans read, so that their chunks have equal forms.
+            counted = self._view.q if self._segment is None else with_all_heads(self._op)
+            end = memref.DimOp(self._frame.get(counted), constant_index(2)).result
             if self._segment is None:
                 return Sequence(number, number, head, heads, zero, end)
             size = constant_index(self._segment)

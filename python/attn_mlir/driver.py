@@ -60,6 +60,10 @@ class CompiledFunction(Protocol):
         """
         ...
 
+    def segment_for_delta(self, inputs: Sequence[Any]) -> int:
+        """The same of a delta rule, whose segments are scanned three times."""
+        ...
+
     def stages(self) -> dict[str, str]:
         """As `Kernel.stages`."""
         ...

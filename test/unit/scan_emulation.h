@@ -28,6 +28,7 @@ struct Index { int x, y, z; };
 struct float2 { float x, y; };
 struct alignas(16) float4 { float x, y, z, w; };
 static float2 make_float2(float x, float y) { return {x, y}; }
+static float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 static Index threadIdx, blockIdx;
 template <class To, class From> static To bits_of(From x) {
   static_assert(sizeof(To) == sizeof(From));
@@ -201,6 +202,8 @@ static void barrier_turn(uint32_t barrier) {
   if (it.arrived == it.wanted && it.bytes == 0) it.arrived = 0, it.phase ^= 1;
 }
 static void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) { ++arrivals[barrier / 8].arrived, arrivals[barrier / 8].bytes += bytes; }
+template <int Registers> static void more_registers() {}
+template <int Registers> static void fewer_registers() {}
 static void barrier_wait(uint32_t barrier, int parity) {
   while (arrivals[barrier / 8].phase == parity) leave();
 }

@@ -60,13 +60,22 @@ def test_columns_in_odd_multiples_of_32_and_numbers_of_heads() -> None:
 
 @needs_host_clang
 @pytest.mark.usefixtures("emulated")
-def test_segments() -> None:
-    """A matrix takes the state from one to the next. Forward alone: with gradients, which have one, too, it takes minutes."""
-    x = narrow(inputs(520, heads=1, of_k=1, dims=(64, 64)), torch.bfloat16)
+@pytest.mark.parametrize(("length", "heads", "columns", "channels"), [(520, 1, 64, False), (1000, 2, 128, False), (520, 1, 128, True)])
+def test_segments(length: int, heads: int, columns: int, channels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A matrix takes the state from one to the next; one kernel makes what scans need of chunks. Forward alone: gradients take minutes.
+
+    Two warpgroups multiply where there are 128 columns of v.
+    """
+    made = emulate(monkeypatch)
+    x = narrow(inputs(length, heads=heads, of_k=1, dims=(columns, columns), channels=channels), torch.bfloat16)
     with torch.no_grad():
         found = run(x, device="cuda-emulated", segment_size=512)
     _, expected = wanted(x)
     assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR[torch.bfloat16]
+    steps = [step.kernel for step in made[-1].host.steps]
+    assert len([name for name in steps if name.endswith("_chunks")]) == (2 if channels else 1), steps
+    threads = [unit.code.threads for unit in made[-1].units.values() if "warpgroups" in unit.schedule]
+    assert threads == [128 + 2 * columns] * 3
 
 
 @needs_host_clang

@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import round_results
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
-from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, is_by_element
+from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, form_tiles, is_by_element, is_of_delta
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.backends.program import OUTLINE, reported
@@ -58,7 +58,10 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
 
         def emit(function: ir.Operation) -> KernelCode:
             name = ir.StringAttr(function.attributes["sym_name"]).value
-            texts[name], code = form_elements(function, TARGETS[str(choices["arch"])]) if is_by_element(function) else form(function)
+            if is_by_element(function):
+                texts[name], code = form_elements(function, TARGETS[str(choices["arch"])])
+            else:
+                texts[name], code = form_tiles(function) if is_of_delta(function) else form(function)
             return code
 
         units = read_units(module, host, emit)

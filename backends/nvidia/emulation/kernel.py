@@ -9,7 +9,7 @@ import torch
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.packed import Ragged, tensor_of
-from attn_mlir.backends.nvidia import simt
+from attn_mlir.backends.nvidia import codegen, simt
 from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -56,6 +56,27 @@ def form_elements(function: ir.Operation, target: NvidiaTarget) -> tuple[str, Ke
     return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}", simt.emit(function, target)
 
 
+def is_of_delta(function: ir.Operation) -> bool:
+    """Whether a tiled function is of a program with a delta rule, and no kernel of the `warp` dialect: scans never are."""
+    own, *others = (
+        attributes.read(each, attributes.SCHEDULE).get("emitter") for each in (function, *find_all(function.parent, "func.func"))
+    )
+    return own == "scans" or ("scans" in others and not _is_formed(function))
+
+
+def _is_formed(function: ir.Operation) -> bool:
+    try:
+        formed(function)
+    except Refused:
+        return False
+    return True
+
+
+def form_tiles(function: ir.Operation) -> tuple[str, KernelCode]:
+    """A function that `is_of_delta` as it is, which is evaluated tile by tile, and the CUDA that GPUs run."""
+    return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}", codegen.emit(function)
+
+
 def refusal(function: ir.Operation, why: str = "") -> str:
     """Why passes have formed no kernel of a function, for people."""
     name, arch = ir.StringAttr(function.attributes["sym_name"]).value, attributes.read(function, attributes.SCHEDULE).get("arch")
@@ -88,7 +109,9 @@ class EvaluatedKernel:
         arrays = [_array(x, outputs.get(n, "")) for n, x in enumerate(arguments)]
         with LOCK, self._context:
             if self._kernel.name == "func.func":
-                run_kernel(self._kernel, arrays[:-1])
+                count = len(self._kernel.regions[0].blocks[0].arguments)
+                seen = [_in_slots(array, x) for array, x in zip(arrays, arguments, strict=True)]
+                run_kernel(self._kernel, seen[:count], rounding=count == len(arrays))
                 return _give(arguments, arrays, outputs)
             assert len(arguments_of(self._kernel)) - len(arrays) in (0, 1)  # the counter of tiles
             self._read = self._read or read_kernel(self._kernel)
@@ -107,7 +130,17 @@ def _give(arguments: Sequence[Any], arrays: Sequence[Any], outputs: Iterable[int
 
 def _first_slot(tensor: torch.Tensor) -> torch.Tensor:
     """The memory of sums that all programs see as a slot of their own, once; other tensors as they are."""
+    if tensor.ndim == 6:
+        return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
     return tensor[:1] if tensor.ndim == 5 else tensor
+
+
+def _in_slots(array: Any, tensor: Any) -> Any:
+    """Sums of elements as their programs see them: in a slot of a chunk, head and batch entry each, of which some are the same."""
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 6:
+        return array
+    strides = [0 if same == 0 else stride for same, stride in zip(tensor.stride(), array.strides, strict=True)]
+    return np.lib.stride_tricks.as_strided(array, tuple(tensor.shape), strides)
 
 
 def _array(value: Any, written: str) -> Any:

@@ -34,7 +34,8 @@ class PrepareChunks(Pass):
     (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
     becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole
     chunks, which `gpu.prepared` of the second kernel tells the host of. Programs of the first kernel have `chunks` chunks each. Kernels
-    over packed sequences and segments stay as they are, as do those of other types, and of sizes that are no multiples of 32.
+    over packed sequences stay as they are, as do those of other types, of sizes that are no multiples of 32, and of segments that have
+    no whole number of such programs.
     """
 
     name = "nvidia-prepare-chunks"
@@ -73,18 +74,20 @@ class _Split:
             return None
         facts = ir.DictAttr(function.attributes["tile.kernel"])
         loops = [op for op in operations(body(function)) if op.name == "scf.for"]
-        if "sequences" in facts or "segment" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
+        if "sequences" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
             return None
         sizes = [size for op in operations(body(loops[0])) if op.name in (*_DOTS, "tile.load") for size in _shape(op.results[0])]
         if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
-        return made if made.crossing else None
+        return made if made.crossing and made.segment % (made.size * chunks) == 0 else None
 
     def __init__(self, function: ir.Operation, loop: ir.Operation, chunks: int) -> None:
         self.function, self.loop, self.chunks = function, loop, chunks
         self.facts = ir.DictAttr(function.attributes["tile.kernel"])
         self.size = ir.IntegerAttr(self.facts["block_q"]).value
+        self.segment = ir.IntegerAttr(self.facts["segment"]).value if "segment" in self.facts else 0
+        """Positions of a segment, 0 where sequences are whole."""
         results = len(list(ir.ArrayAttr(self.facts["outputs"])))
         arguments = list(body(function).arguments)
         self.inputs, self.outputs = arguments[: len(arguments) - results], arguments[len(arguments) - results :]
@@ -139,37 +142,61 @@ class _Split:
         """How many numbers a chunk has in each tensor, 0 where it has rows."""
         return [0 if len(_shape(value)) == 2 else _shape(value)[0] for value, inverse in self.crossing for _ in range(2 if inverse else 1)]
 
-    def _function(self, name: str, inputs: list[ir.Type], outputs: list[ir.Type]) -> tuple[ir.Operation, ir.Block]:
-        types = [*inputs, *outputs]
+    def _function(self, name: str, inputs: list[ir.Value], outputs: list[ir.Type]) -> tuple[ir.Operation, ir.Block]:
+        """With arguments as `inputs`, and `outputs`."""
+        types = [*(value.type for value in inputs), *outputs]
         with ir.InsertionPoint(self.function):
             made = func.FuncOp(name, ir.FunctionType.get(types, []), loc=self.function.location)
         for each in self.function.attributes:
             if each not in ("sym_name", "function_type"):
                 made.operation.attributes[each] = self.function.attributes[each]
-        locations = [argument.location for argument in self.inputs]
+        locations = [argument.location for argument in inputs]
         locations += [self.function.location] * (len(types) - len(locations))
         return made.operation, ir.Block.create_at_start(made.operation.regions[0], types, locations)
 
+    def _read(self) -> list[int]:
+        """The inputs that the first kernel reads: the others, states among them, may not be there yet when it runs."""
+        values = [*(value for value, _ in self.crossing), *list(self.loop.operands)[:3], *self._place()]
+        wanted = [maker for value in values if (maker := _op_of(value)) is not None]
+        found, seen = {ir.IntegerAttr(self.facts["over"]).value}, set[ir.Operation]()
+        while wanted:
+            op = wanted.pop()
+            if op in seen or op == self.loop:
+                continue
+            seen.add(op)
+            for value in [value for each in _all(op) for value in each.operands]:
+                if value in self.inputs:
+                    found.add(self.inputs.index(value))
+                elif (maker := _op_of(value)) is not None:
+                    wanted.append(maker)
+        return sorted(found)
+
     def _first(self, name: str, types: list[ir.Type]) -> None:
-        function, block = self._function(name, [value.type for value in self.inputs], types)
-        i64 = ir.IntegerType.get_signless(64)
+        inputs = [self.inputs[number] for number in self._read()]
+        function, block = self._function(name, inputs, types)
+        i64, over = ir.IntegerType.get_signless(64), inputs.index(self.inputs[ir.IntegerAttr(self.facts["over"]).value])
         facts = {each.name: each.attr for each in self.facts if each.name not in ("outputs", "disjoint")}
         facts |= {"outputs": ir.ArrayAttr.get([ir.StringAttr.get("store")] * len(types)), "blocks": ir.IntegerAttr.get(i64, 1)}
         facts |= {"disjoint": ir.ArrayAttr.get([ir.ArrayAttr.get([])] * len(types))}
-        facts |= {"segment": ir.IntegerAttr.get(i64, self.size * self.chunks)}
+        facts |= {"segment": ir.IntegerAttr.get(i64, self.size * self.chunks), "over": ir.IntegerAttr.get(i64, over)}
         function.attributes["tile.kernel"] = ir.DictAttr.get(facts)
-        mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, block.arguments, strict=False))
+        mapping: dict[ir.Value, ir.Value] = dict(zip(inputs, block.arguments, strict=False))
         with ir.InsertionPoint(block):
-            copier = _Copier(mapping, block)
-            low, high, step = (copier.value(value) for value in list(self.loop.operands)[:3])
-            trips = arith.CeilDivSIOp(arith.SubIOp(high, low).result, step).result
-            each = constant_index(self.chunks)
-            programs = arith.CeilDivSIOp(trips, each).result
+            copier, each = _Copier(mapping, block), constant_index(self.chunks)
+            length = memref.DimOp(block.arguments[over], constant_index(2)).result
+            programs = arith.CeilDivSIOp(length, constant_index(self.size * self.chunks)).result
             number = build.program_id(2)
+            batch, part = arith.DivSIOp(number, programs).result, arith.RemSIOp(number, programs).result
+            if self.segment:  # a segment has whole chunks, but for the last one
+                parts, segments = constant_index(self.segment // (self.size * self.chunks)), constant_index(self.segment)
+                count = arith.MulIOp(batch, arith.CeilDivSIOp(length, segments).result).result
+                batch, part = arith.AddIOp(count, arith.DivSIOp(part, parts).result).result, arith.RemSIOp(part, parts).result
             for op in find_all(self.function, "tile.program_id"):
                 if ir.IntegerAttr(op.attributes["axis"]).value == 2:
-                    mapping[op.results[0]] = arith.DivSIOp(number, programs).result
-            first = arith.MulIOp(arith.RemSIOp(number, programs).result, each).result
+                    mapping[op.results[0]] = batch
+            low, high, step = (copier.value(value) for value in list(self.loop.operands)[:3])
+            trips = arith.CeilDivSIOp(arith.SubIOp(high, low).result, step).result
+            first = arith.MulIOp(part, each).result
             last = arith.MinSIOp(arith.AddIOp(first, each).result, trips).result
             begin, end = (arith.AddIOp(low, arith.MulIOp(x, step).result).result for x in (first, last))
             loop = scf.ForOp(begin, end, step)
@@ -179,7 +206,7 @@ class _Split:
             func.ReturnOp([])
         with ir.InsertionPoint(loop.body):
             inside = _Copier(mapping, loop.body, copier, loop.operation)
-            outputs = iter(list(block.arguments)[len(self.inputs) :])
+            outputs = iter(list(block.arguments)[len(inputs) :])
             targets = {each: [next(outputs) for _ in range(2 if each[1] else 1)] for each in self.crossing}
             place = [inside.value(value) for value in self._place()]
             needed = self._closure(value.owner.operation for value, _ in self.crossing)
@@ -238,13 +265,12 @@ class _Split:
         return _cut(inverse)
 
     def _second(self, name: str, types: list[ir.Type]) -> None:
-        inputs = [*(value.type for value in self.inputs), *types]
-        function, block = self._function(f"{name}_scan", inputs, [value.type for value in self.outputs])
-        function.attributes[PREPARED] = describe(f"{name}_chunks", types, self._lengths())
+        function, block = self._function(f"{name}_scan", self.inputs, [*types, *(value.type for value in self.outputs)])
+        function.attributes[PREPARED] = describe(f"{name}_chunks", self._read(), types, self._lengths())
         arguments, first = list(block.arguments), len(self.inputs)
-        tensors = iter(arguments[first : len(inputs)])
+        tensors = iter(arguments[first : first + len(types)])
         mapping: dict[ir.Value, ir.Value] = dict(zip(self.inputs, arguments[:first], strict=True))
-        mapping.update(zip(self.outputs, arguments[len(inputs) :], strict=True))
+        mapping.update(zip(self.outputs, arguments[first + len(types) :], strict=True))
         for op in operations(body(self.function)):
             with ir.InsertionPoint(block), op.location:
                 if op != self.loop:
@@ -302,8 +328,13 @@ class _Split:
 
     def _maker(self, value: ir.Value) -> ir.Operation | None:
         """The op of the loop that makes a value."""
-        op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        op = _op_of(value)
         return op if op is not None and op.block == body(self.loop) else None
+
+
+def _op_of(value: ir.Value) -> ir.Operation | None:
+    """The op that makes a value."""
+    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def _base(memory: ir.Value) -> ir.Value:

@@ -55,8 +55,10 @@ class WarpgroupLayout(WarpScanLayout):
         """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
+        self.groups = self.columns // ATOM
+        """Warpgroups that multiply, each with its own columns of v."""
         super().__init__(kernel, pieces, stages, HELPERS)
-        self.by_tma = stages > thresholds.COPIED_STAGES
+        self.by_tma = stages > thresholds.COPIED_STAGES or self.groups > 1
         """Whether TMA brings tiles; threads copy them otherwise."""
         self.halved = self.by_tma and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
         """Whether half of the warps that help make numbers of rows, while the others ask for tiles and take rows to memory: one after the
@@ -78,7 +80,7 @@ class WarpgroupLayout(WarpScanLayout):
     @property
     def all_threads(self) -> int:
         """Of a thread block; `threads` are those that help."""
-        return 32 * (HELPERS + self.columns // _OF_WARP)
+        return 32 * (HELPERS + 4 * self.groups)
 
     def grid(self, shape: Sequence[int]) -> TurnedGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
         """How threads share a tile of this shape."""

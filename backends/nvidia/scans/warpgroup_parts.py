@@ -55,8 +55,12 @@ class WarpgroupCore(ScanCore):
         self._running.append((sums, *factors))
 
     def await_sums(self, *names: str) -> None:
-        """Waits for the products that are added to these registers."""
-        self._await(max((n for n, (sums, *_) in enumerate(self._running) if sums in names), default=-1))
+        """Waits for the products that are added to these registers.
+
+        Where another warpgroup multiplies in the meantime, for all: their factors leave registers, of which there are too few.
+        """
+        last = max((n for n, (sums, *_) in enumerate(self._running) if sums in names), default=-1)
+        self._await(len(self._running) - 1 if last >= 0 and self.of_groups.groups > 1 else last)
 
     def await_all(self) -> None:
         """Waits for all products."""

@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
@@ -51,10 +52,15 @@ class WarpgroupPrinter(ScanPrinter):
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
         core.of_threads(HELPING)
+        registers = thresholds.SCAN_GROUP_REGISTERS.get(layout.groups)
         with core.scope("if (attn::warpgroup_index() == 0)"):
+            if registers:
+                core.writer.line(f"attn::fewer_registers<{registers[1]}>();")
             self._help(layout.loop)
         core.of_threads(MULTIPLYING)
         with core.scope("else"):
+            if registers:
+                core.writer.line(f"attn::more_registers<{registers[0]}>();")
             core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
             self._print([op for op in ops if op not in plain])
 
@@ -87,11 +93,14 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for (; {at} < {end}; {turn})"):
             core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
-            if stages > 2:
+            if stages > 2 or halved:
                 core.writer.line("attn::commit_copies();")
             core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
+            elif halved:
+                core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
+                core.writer.line(f"else attn::named_sync({self._empty + 2}, {self.layout.threads});")
             else:
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
         if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
@@ -113,15 +122,23 @@ class WarpgroupPrinter(ScanPrinter):
             self._print(core.of_groups.helping)
             if not core.of_groups.by_tma:
                 core.writer.line("attn::fence_proxy_async();")
+            if core.of_groups.halved and self.layout.stages == 2:
+                core.writer.line(f"attn::named_sync({self._empty + 2}, {self.layout.threads});")  # rows of the chunk before are in memory
             # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-            core.writer.line(f"attn::named_arrive({FULL} + stage, {self._full});")
+            for group in range(core.of_groups.groups):
+                core.writer.line(f"attn::named_arrive({self._full_at(str(group))}, {self._full});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
     @property
     def _full(self) -> int:
         """The threads that meet where a stage is full."""
-        return self.layout.all_threads - self.layout.threads + self.layout.row_threads
+        return (self.layout.all_threads - self.layout.threads) // self.groups.of_groups.groups + self.layout.row_threads
+
+    def _full_at(self, group: str) -> str:
+        """C++: the named barrier of a full stage for a warpgroup that multiplies: each has its own, so that it waits for no other one."""
+        second = FULL + 2 * self.layout.stages + 1
+        return f"{FULL} + stage" if self.groups.of_groups.groups == 1 else f"{FULL} + {second - FULL} * {group} + stage"
 
     @property
     def _empty(self) -> int:
@@ -140,7 +157,7 @@ class WarpgroupPrinter(ScanPrinter):
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            core.writer.line(f"attn::named_sync({FULL} + stage, {self._full});")
+            core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             core.scalars.bind(body(op).arguments[0], at)

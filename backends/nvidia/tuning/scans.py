@@ -76,8 +76,12 @@ def _shared_pieces(facts: NvidiaScanFacts, chunk: int, columns: int) -> int:
 def _of_delta(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
     """The largest blocks of a delta rule that fit into shared memory.
 
-    Every program of a head solves the systems of its chunks again, so that columns go before positions.
+    Every program of a head solves the systems of its chunks again, so that columns go before positions. Where sequences are cut into
+    segments there are programs enough for two warpgroups in each, which wait in turn and share what they load.
     """
+    wide = facts.segment and facts.solves and not (facts.single or facts.apart) and facts.keys in (64, 128) and facts.values % 128 == 0
+    if wide and target.bulk_copies:
+        return {"block_q": _SHORTEST if facts.channels else facts.chunk, "block_kv": 128}
     columns = [size for size in (64, 32) if facts.values % size == 0] or [facts.values]
     sizes = [*((facts.chunk, size) for size in columns if size >= 64), *((_SHORTEST, size) for size in columns)]
     blocks = [(chunk, size) for chunk, size in dict.fromkeys(sizes) if not facts.whole or facts.whole % chunk == 0]

@@ -14,7 +14,7 @@ from attn_mlir.reference.scalar import Array, Rule, bound, round_to
 FrameRule = Callable[["EvaluationFrame", ir.Operation, list[Any]], Sequence[Any]]
 
 REDUCE = {"sum": np.sum, "max": np.max, "min": np.min}
-TERMINATORS = frozenset({"attn.yield", "tile.yield", "scf.yield", "func.return"})
+TERMINATORS = frozenset({"attn.yield", "tile.yield", "tile.scatter_yield", "scf.yield", "func.return"})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -168,6 +168,18 @@ def _store(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Seque
     return []
 
 
+def _scatter_add(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
+    target, *extents = args
+    shape = tuple(int(extent) for extent in extents)
+    value, present, *places = (np.broadcast_to(x, shape) for x in frame.run(block_of(op), _positions.__wrapped__(shape)))
+    places = [place[present].astype(np.int64) for place in places]
+    for place, size in zip(places, target.shape, strict=True):
+        if place.size and (place.min() < 0 or place.max() >= size):
+            raise OutOfBoundsError(f"'{op.name}' adds to elements {place.min()} to {place.max()} of a dimension of {size}", op.location)
+    np.add.at(target, tuple(places), value[present])
+    return []
+
+
 def _fill(frame: EvaluationFrame, op: ir.Operation, args: list[Array]) -> Sequence[Array]:
     return [np.full(ir.RankedTensorType(op.results[0].type).shape, args[0])]
 
@@ -339,5 +351,6 @@ RULES: dict[str, FrameRule] = {
     "tile.load_pages": _load_pages,
     "tile.load_window": _load_window,
     "tile.map": _map,
+    "tile.scatter_add": _scatter_add,
     "tile.store": _store,
 }

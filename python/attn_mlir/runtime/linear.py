@@ -42,6 +42,8 @@ class LinearRun:
     split: Callable[[int], driver.CompiledFunction]
     given: int | None = None
     """How many results a caller gets; what there is beyond them is for the backward, and has the sizes of segments."""
+    erases: bool = False
+    """Whether it is a delta rule, for which devices choose segments in another way."""
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
         """See `driver.CompiledFunction.run`."""
@@ -61,7 +63,8 @@ class LinearRun:
 
     def segment_for(self, inputs: Sequence[Any]) -> int:
         """See `driver.CompiledFunction.segment_for`; 0 where sequences are no longer than a segment."""
-        segment = self.program.segment_for(inputs) if self.segment is None else self.segment
+        chosen = self.program.segment_for_delta if self.erases else self.program.segment_for
+        segment = chosen(inputs) if self.segment is None else self.segment
         return segment if segment < inputs[2].shape[2] else 0
 
     def results(self, inputs: Sequence[Any]) -> list[tuple[Any, Any]]:
@@ -113,11 +116,13 @@ class LinearProgram(Program):
         return self.text, self.located, function
 
     def _whole(self, compile_for: Callable[..., driver.CompiledFunction], function: str, wrt: str) -> LinearRun:
-        whole = "cu_seqlens" in self.inputs or (self.segment is None and "attn.erase" in self.text)
+        # A delta rule's segments have gradients of another kind, which take longer: they are chosen for a forward pass alone.
+        erases = "attn.erase" in self.text
+        whole = "cu_seqlens" in self.inputs or (self.segment is None and erases and function != "")
         made, segment = compile_for(0), 0 if whole else self.segment
         initial = 3 + self.inputs.index("initial_state") if "initial_state" in self.inputs else None
         if function != "bwd":
-            return LinearRun(made, (0, self.made), 1 if self.outputs else None, initial, segment, compile_for, self.made)
+            return LinearRun(made, (0, self.made), 1 if self.outputs else None, initial, segment, compile_for, self.made, erases)
         ordered = sorted(self.position(name) for name in wrt.split("+"))
         follow = tuple(number for number, position in enumerate(ordered) if self.follows_layout(position))
         # The gradient of the final state comes last of all arguments.

@@ -2,6 +2,11 @@
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s
 // RUN: not attn-opt %inputs/linear/gated-delta-half.mlir -p 'nvidia-prepare-chunks{chunks=0}' 2>&1 | FileCheck %s --check-prefix=ERROR
 
+// Of segments, too. What the scans for final states and transitions need of chunks is stored by the kernel that runs for outputs.
+// RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-split-sequences{segment=512},func.func(cse),attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s --check-prefix=SEGMENTS
+// SEGMENTS-COUNT-2: inputs = [0, 1, 2, 3], kernel = "{{[a-z_0-9]+}}_chunks"}
+// SEGMENTS:         inputs = [0, 1, 2, 3, 4], kernel = "{{[a-z_0-9]+}}_chunks"}
+
 // ERROR: error: nvidia-prepare-chunks: `chunks` must be positive, got 0
 
 // CHECK-LABEL: func.func @attention_chunks(
@@ -19,7 +24,7 @@
 // CHECK:         } {nvidia.once}
 
 // CHECK-LABEL: func.func @attention(
-// CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64], elements = ["bf16", "bf16", "bf16"], kernel = "attention_chunks"}
+// CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64], elements = ["bf16", "bf16", "bf16"], inputs = [0, 1, 2, 3, 5], kernel = "attention_chunks"}
 // CHECK:         scf.for
 // CHECK-NOT:       tile.solve_unit
 // CHECK:           %[[RIGHT:.*]]:2 = "tile.map"

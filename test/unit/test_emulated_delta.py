@@ -1,0 +1,52 @@
+"""Delta rules on `device="cuda-emulated"`: their scheduled kernels, evaluated tile by tile, beside the recurrence in float64."""
+
+from typing import Any
+
+import pytest
+import torch
+
+import attn_mlir
+from attn_mlir.errors import UnsupportedError
+from delta_cases import compare, inputs, narrow, run, wanted
+from linear_reference import error
+
+BAR = 5e-3
+
+
+@pytest.mark.parametrize(
+    ("length", "channels", "low", "segment"),
+    [(1, False, 1.0, 0), (17, True, 10.0, 0), (127, False, 0.0, 0), (127, True, 0.02, 0), (1000, False, 10.0, 512)],
+)
+def test_outputs_and_final_states(length: int, channels: bool, low: float, segment: int) -> None:
+    """Heads that share a key, an initial state, decays of 0 to -10."""
+    x = narrow(inputs(length, heads=2, of_k=1, dims=(64, 64), channels=channels, low=low), torch.bfloat16)
+    with torch.no_grad():
+        found = run(x, device="cuda-emulated", segment_size=segment)
+    _, expected = wanted(x)
+    assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR
+
+
+@pytest.mark.parametrize(("length", "channels"), [(70, False), (33, True)])
+def test_gradients(length: int, channels: bool) -> None:
+    """All of them, that of beta too, which is added up element by element."""
+    x = narrow(inputs(length, heads=2, of_k=1, dims=(64, 64), channels=channels), torch.bfloat16)
+    double, expected = wanted(x)
+    errors = compare(x, run(x, device="cuda-emulated"), expected, double)
+    assert "dbeta" in errors and all(value < BAR for value in errors.values()), errors
+
+
+def test_packed_sequences() -> None:
+    """With one that is empty."""
+    q, k, v = (torch.randn(1, 70, 2, 64).bfloat16() for _ in range(3))
+    options: dict[str, Any] = {"g": -torch.rand(1, 70, 2), "beta": torch.rand(1, 70, 2), "output_final_state": True}
+    options |= {"cu_seqlens": torch.tensor([0, 20, 20, 70]), "use_qk_l2norm_in_kernel": True}
+    found = attn_mlir.gated_delta_rule(q, k, v, device="cuda-emulated", **options)
+    want = attn_mlir.gated_delta_rule(q.double(), k.double(), v.double(), **options)
+    assert max(error(a, b) for a, b in zip(found, want, strict=True)) < BAR
+
+
+def test_what_has_no_such_kernel_is_refused() -> None:
+    """A chunk of 48 columns is TileLang's."""
+    q = torch.randn(1, 2, 40, 48).bfloat16()
+    with pytest.raises(UnsupportedError, match="cuda-emulated"):
+        attn_mlir.linear_attention(q, q, q, erase=torch.ones(2), device="cuda-emulated")
