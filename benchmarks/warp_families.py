@@ -68,6 +68,15 @@ def _relu_norm(s: Any) -> Any:
     return w / (w.sum() + 1e-6)
 
 
+def _layer_norm(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+
+
+def _two_passes(s: Any) -> Any:
+    return (s - s.max() - (s * s).mean()).tanh()
+
+
 @dataclass(frozen=True)
 class Family:
     """How an attention is written, and what it captures for so many heads and positions."""
@@ -108,7 +117,10 @@ FAMILIES = {
     "sigmoid": Family({**_CAUSAL, "row": rows.sigmoid}),
     "sigmoids": Family({"row": rows.sigmoid}, masked=False),
     "relu": Family({**_CAUSAL, "row": _relu_norm}),
+    "relus": Family({"row": _relu_norm}, masked=False),
     "retention": Family({**_CAUSAL, "row": rows.retention}),
+    "norm": Family({"row": _layer_norm}, masked=False),
+    "passes": Family({**_CAUSAL, "row": _two_passes}),
 }
 """By their names."""
 
