@@ -24,6 +24,7 @@ import torch
 import attn_mlir
 from attn_mlir import masks, mods, rows
 
+Shapes = Sequence[tuple[int, int]]
 ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
 _SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
@@ -286,13 +287,13 @@ def compare(case: Case, runs: dict[str, Callable[..., Any]], saved: Callable[...
     return "  ".join(f"{way} {error:.0e}{marks.get(way, '')}{' WRONG' * (error > WORST)}" for way, error in list(worst.items())[1:])
 
 
-def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
-    """Compares and times the ways of each program in turn."""
+def run(cases: Sequence[Case], folder: Path, rounds: int, shapes: Shapes = SHAPES) -> None:
+    """Compares and times the ways of each program in turn, at batch sizes and lengths."""
     from dropout_variants import timed
 
     torch.manual_seed(0)
     about = f"{cases[0].element}, groups of {cases[0].group}; TFLOP/s of the first way, speed of the others in its units"
-    print(f"-- {torch.cuda.get_device_name()}, {about} at S {SHAPES}", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, {about} at S {shapes}", flush=True)
     for key in dict.fromkeys((case.family, case.dim, case.kind) for case in cases):
         mine = [case for case in cases if (case.family, case.dim, case.kind) == key]
         runs = {case.way: made for case in mine if (made := loaded(case, folder)) is not None}
@@ -302,7 +303,7 @@ def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
             continue
         try:
             told = compare(mine[0], runs, saved)
-            speeds = _speeds(mine[0], runs, saved, rounds, timed)
+            speeds = _speeds(mine[0], runs, saved, (rounds, shapes), timed)
         except Exception as error:
             print(f"{key}: {type(error).__name__} {str(error)[:200]}", flush=True)
             if "CUDA" in str(error):
@@ -311,11 +312,12 @@ def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
         print(f"{key[2]:9} {key[0]:10} D {key[1]:7}  {speeds}   | {told}", flush=True)
 
 
-def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, rounds: int, timed: Callable[..., float]) -> str:
+def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, how: tuple[int, Shapes], timed: Callable[..., float]) -> str:
+    rounds, shapes = how
     wide, value = case.columns
     work = {"backward": 6 * wide + 4 * value, "tangent": 4 * wide + 4 * value}.get(case.kind, 2 * (wide + value)) * 1e-9
     columns: dict[str, list[str]] = {way: [] for way in runs}
-    for batch, length in SHAPES:
+    for batch, length in shapes:
         if case.family == "bias" and length > 4096:
             continue
         inputs = inputs_of(case, batch, HEADS // wide, length, saved)
@@ -361,6 +363,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["hopper", "warp"])
     parser.add_argument("--element", choices=["f16", "bf16"], default="f16")
     parser.add_argument("--group", type=int, default=1, help="heads of queries for each head of keys")
+    parser.add_argument("--shapes", default=",".join(f"{batch}x{length}" for batch, length in SHAPES), help="batch sizes and lengths")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
@@ -370,7 +373,8 @@ def main() -> None:
         return
     build(cases, options.folder, options.processes)
     if options.what == "run":
-        run([case for case in cases if case.kind in options.kinds.split(",")], options.folder, options.rounds)
+        shapes = [(int(batch), int(length)) for batch, _, length in (each.partition("x") for each in options.shapes.split(","))]
+        run([case for case in cases if case.kind in options.kinds.split(",")], options.folder, options.rounds, shapes)
 
 
 if __name__ == "__main__":

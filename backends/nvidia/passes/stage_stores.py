@@ -73,9 +73,10 @@ def _leave_through(role: ir.Operation, op: ir.Operation, stage: GivenBack) -> No
     """Stores a tile through a stage that its role gives back before, and gives it back afterwards."""
     fragment, target, batch, head, row = op.operands
     with op.location, ir.InsertionPoint(op):
-        own = _write(role, fragment, stage.buffer, stage.stage, STORES)
+        view, own = _rows(role, fragment, stage.buffer, stage.stage, STORES)
+        _write(fragment, view, own)
         with ir.InsertionPoint(build.elect()):
-            build.op("store_async", [own, target, batch, head, row, build.index(0)])
+            build.op("store_async", [view, target, batch, head, row, build.index(0)])
             build.op("store_commit")
             # Its warp gives the stage back, too, and does so when the copy has read it.
             build.op("store_wait", pending=0, read=True)
@@ -156,8 +157,9 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, how: tuple[
     around = _around(op) if semaphores is not None and _is_ordered(op) else []
     with op.location, ir.InsertionPoint(op):
         zero = build.index(0)
+        view, own = _rows(role, fragment, buffer, zero, meeting)
         _wait(read=True, semaphores=semaphores)
-        view = _write(role, fragment, buffer, zero, meeting)
+        _write(fragment, view, own)
         with ir.InsertionPoint(build.elect()):
             if around:
                 _moved(around[0], "warp.order_wait")
@@ -176,19 +178,22 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, how: tuple[
     op.erase()
 
 
-def _write(role: ir.Operation, fragment: ir.Value, buffer: ir.Value, stage: ir.Value, meeting: int) -> ir.Value:
-    """Writes a tile to the rows of its warpgroup in a stage, between two meetings: copies may read it then. The view of these rows."""
+def _rows(role: ir.Operation, fragment: ir.Value, buffer: ir.Value, stage: ir.Value, meeting: int) -> tuple[ir.Value, ir.Value]:
+    """The view of the rows of a warpgroup in a stage, and its named barrier; `meeting` is that of the role's first one."""
     warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
     first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
     own = arith.AddIOp(warpgroup, build.index(meeting)).result
     tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
-    view = build.op("view", [buffer, stage, first, build.index(0)], [tile]).result
+    return build.op("view", [buffer, stage, first, build.index(0)], [tile]).result, own
+
+
+def _write(fragment: ir.Value, view: ir.Value, own: ir.Value) -> None:
+    """Writes a tile between two meetings: copies may read it then."""
     build.op("named_sync", [own], threads=THREADS)
     build.op("write", [fragment, view])
     # TMA stores what all warps have written.
     build.op("fence_async")
     build.op("named_sync", [own], threads=THREADS)
-    return view
 
 
 def _moved(around: ir.Operation, last: str) -> ir.Operation:

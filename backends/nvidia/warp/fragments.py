@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
+from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.warp import quotients
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
@@ -70,7 +71,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
     lane = "lane"
-    if "column" in floats.values():
+    if "column" in floats.values() and not chosen(printer.kernel, "held_columns", 0, 0):
         # Numbers made of columns alone are the same in every iteration of a loop: compilers would keep them in registers, one a column.
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
