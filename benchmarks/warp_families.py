@@ -4,7 +4,7 @@ python benchmarks/warp_families.py build FOLDER    compiles here, without a GPU;
 python benchmarks/warp_families.py run FOLDER      on the GPU: compiles what FOLDER lacks, compares results at odd lengths, times in turn
 python benchmarks/warp_families.py which           who makes each kernel by default, and why passes form none where they do not
 
-A way is "hopper", "warp", or "warp" with choices, as in "warp:stages=3,group=8". Results are compared with float64 where a family has a
+A way is "hopper", "warp", or one of them with choices, as in "warp:stages=3". Results are compared with float64 where a family has a
 formula here, and with those of the Hopper emitter in all.
 """
 
@@ -174,7 +174,7 @@ def _planned(way: str, told: list[str]) -> Callable[[Any], Any]:
         if fields.get("emitter") != "hopper" or attributes.grid_kind(kernel) not in ("rows", "pairs"):
             return fields
         usual = preferred(kernel, fields)
-        if way == "hopper":
+        if way.startswith("hopper"):
             return fields
         own = {"arch", "length", "longer", "deterministic", *FIELDS}
         kept = {name: value for name, value in fields.items() if name in own or name.startswith(attributes.LAUNCH)}
@@ -203,7 +203,8 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     if case.kind in kinds:
         form = prepare_derivative(kinds[case.kind], ("q", "k", "v"), pipeline.outline("sm_90a"))
     told: list[str] = []
-    blocks = {name: value for name, value in _choices(case.way).items() if name in ("block_q", "block_kv")}
+    chosen = _choices(case.way)
+    blocks = {name: value for name, value in chosen.items() if name in ("block_q", "block_kv") or case.way.startswith("hopper")}
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:
@@ -223,7 +224,7 @@ def compiled(case: Case, folder: Path) -> str:
     path = folder / case.name
     try:
         host, units, told = lowered(case)
-        if case.way != "hopper" and any("not formed" in word for word in told):
+        if case.way.startswith("warp") and any("not formed" in word for word in told):
             text = f"{case.name}: {'; '.join(told)}"
         else:
             binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
@@ -338,7 +339,7 @@ def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, how: tu
 def which(cases: Sequence[Case]) -> None:
     """Prints who makes the kernels of products by default, and whether passes form them."""
     for case in cases:
-        if case.way != "hopper":
+        if case.way.startswith("warp"):
             print(f"{case.kind:9} {case.family:10} D {case.dim:7}: {'; '.join(lowered(case)[2])}", flush=True)
 
 

@@ -18,8 +18,10 @@ _OPS = frozenset({
     "math.exp2", "math.exp", "math.fma", "math.log", "math.log2", "tensor.extract", "memref.dim", "scf.for", "scf.yield", "func.return",
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
-"""Ops of such kernels: none reads a captured tensor but at the key, or computes with positions but to compare them."""
-_ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori"}
+"""Ops of such kernels."""
+_ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori", "arith.index_cast", "arith.sitofp", "math.absf", "math.sqrt"}
+_KEY, _PAIR = frozenset({1}), frozenset({0, 1})
+"""What places depend on, by the arguments of maps over pairs: a query and a key."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
 _LOOPS = {"rows": 2, "pairs": 3}
@@ -76,32 +78,62 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": no other number may stand for a row's maximum; "keys": captured numbers of keys are added; "window": masks have two sides, each
-    of which may have no limit; "tangent": there are two products of scores.
+    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "tangent":
+    there are two products of scores; "passes": there are several over the keys. What is read of captured tensors: `_captured`.
     """
     loops, dots = find_all(kernel, "scf.for"), find_all(kernel, "tile.dot")
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
     window = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
+    captured = _captured(kernel, maps)
     if (
         set(facts) - {"block_q", "block_kv", "grid"}
         or not all(op == kernel or op.name in _ROWS for op in walk(kernel))
-        or not 1 <= len(loops) <= _LOOPS["rows"] + window
+        or not loops
         or len(dots) % len(loops)
         or (numbers and not window)
-        or not all(_is_of_key(read, maps) for read in find_all(kernel, "memref.load"))
+        or captured is None
     ):
         return None
+    products, passes = len(dots) // len(loops), len(loops) > _LOOPS["rows"] + window
     counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.parent == loop for op in walk(map_)) for loop in loops}
     maxima = {any(kind == "max" for map_ in find_all(loop, "tile.map") for kind in map_.opview.kinds()) for loop in loops}
-    products = len(dots) // len(loops)
-    if len(counts) != 1 or len(maxima) != 1 or products > 2:
+    if products > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
         return None
-    (count,), (has_maximum,) = counts, maxima
-    weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count) if not _is_rectified(maps) else None
+    count, has_maximum = max(counts), any(maxima)
+    weight = "passes" if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
-    words = [weight, "exact" if exact else "", "keys" if any(find_all(map_, "memref.load") for map_ in maps) else ""]
+    words = [weight, "exact" if exact else "", *captured]
     words += ["window" if window else "", "tangent" if products == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
+
+
+def _weight(kernel: ir.Operation, maps: list[ir.Operation], exponentials: int) -> str | None:
+    """What weights without a maximum are: "quotient" of one exponential, "rectified" scores, or divided by an "absolute" sum."""
+    absolute, rectified = bool(find_all(kernel, "math.absf")), _is_rectified(maps)
+    if exponentials:
+        return "quotient" if exponentials == 1 and not rectified and not absolute else None
+    return "absolute" if absolute else "rectified" if rectified else None
+
+
+def _captured(kernel: ir.Operation, maps: list[ir.Operation]) -> list[str] | None:
+    """What is read of captured tensors: numbers of "keys"; "numbers" of the head or batch entry; of "pairs", at a place made of both.
+
+    "places": scores are made of positions. None for others, as those of queries.
+    """
+    found = {_read_at(read) for read in find_all(kernel, "memref.load")}
+    places = any(find_all(map_, "arith.sitofp") for map_ in maps)
+    return None if "" in found else [*sorted(found), *(["places"] if places else [])]
+
+
+def _read_at(read: ir.Operation) -> str:
+    """What a captured number belongs to, by what its place depends on in the map that reads it; empty for others."""
+    around = read.parent.operation if read.parent is not None else read
+    if around.name == "func.func":
+        return "numbers"
+    depends = dependence(around.regions[0].blocks[0]) if around.name == "tile.map" else {}
+    places = [depends.get(index, frozenset()) for index in list(read.operands)[1:]]
+    kinds = {frozenset(): "numbers", _KEY: "keys", _PAIR: "pairs"}
+    return kinds.get(places[0], "") if around.name == "tile.map" and len({*places}) == 1 else ""
 
 
 def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
@@ -130,13 +162,6 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
     words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
-
-
-def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
-    """Whether a captured number is read for each pair, at a place that depends on the key alone."""
-    inside = [map_ for map_ in maps if read.parent == map_]
-    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
-    return bool(inside) and all(depends.get(index, frozenset()) == {1} for index in list(read.operands)[1:])
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:
