@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from attn_mlir import attention, masks, rows
+from attn_mlir import attention, masks, mods, rows
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -27,6 +27,26 @@ def relu(s: Any) -> Any:
     return weights / (weights.sum() + 1e-6)
 
 
+def layer_norm(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+
+
+def two_passes(s: Any) -> Any:
+    return (s - s.max() - (s * s).mean()).tanh()
+
+
+SLOPES, TABLE = torch.linspace(0.5, 0.1, 4), torch.sin(torch.arange(200.0))
+
+
+def alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s + SLOPES[h] * (j - i)
+
+
+def table(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s + TABLE[i + j]
+
+
 def check(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, atol: float, **options: Any) -> torch.Tensor:
     """Compares with float64 on the CPU, relative to the largest element."""
     o = attention(q, k, v, device=DEVICE, **options)
@@ -44,11 +64,32 @@ def test_odd_lengths_groups_and_fully_masked_rows(columns: int, lengths: tuple[i
     assert not o[:, :, 3].any() if queries > 3 else True
 
 
+ROWS = {
+    "softmax": (rows.softmax, None),
+    "capped": (rows.softmax, mods.softcap(20.0)),
+    "alibi": (rows.softmax, alibi),
+    "table": (rows.softmax, table),
+    "sigmoid": (rows.sigmoid, None),
+    "relu": (relu, None),
+    "retention": (rows.retention, None),
+    "norm": (layer_norm, None),
+    "passes": (two_passes, None),
+}
+
+
+@pytest.mark.parametrize("columns", [64, 128, 256])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_with_grouped_heads_and_fully_masked_rows(columns: int, name: str) -> None:
+    row, score = ROWS[name]
+    q, k, v = (torch.randn(1, heads, length, columns).half() for heads, length in ((4, 150), (2, 43), (2, 43)))
+    check(q, k, v, 6e-3, row=row, score_mod=score, mask_mod=mask)
+
+
 @pytest.mark.parametrize("columns", [32, 96, 256])
-@pytest.mark.parametrize("row", ["softmax", "sigmoid", "relu"])
-def test_rows_in_bf16_without_a_mask(columns: int, row: str) -> None:
+@pytest.mark.parametrize("name", ["softmax", "sigmoid", "relu"])
+def test_rows_in_bf16_without_a_mask(columns: int, name: str) -> None:
     q, k, v = (torch.randn(1, 2, 150, columns).to(torch.bfloat16) for _ in range(3))
-    check(q, k, v, 2e-2, row={"softmax": rows.softmax, "sigmoid": rows.sigmoid, "relu": relu}[row])
+    check(q, k, v, 2e-2, row=ROWS[name][0])
 
 
 def test_values_of_other_columns_than_keys() -> None:
