@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
-from attn_mlir.backends.nvidia.forming.rotation import is_remainder
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import settled
@@ -48,8 +47,6 @@ def _change(role: ir.Operation, product: ir.Operation) -> None:
     view = maker(product.operands[1], "warp.view")
     if loop.name != "scf.for" or view is None or not _is_same(view, loop):
         raise Refused("no loop multiplies a factor in shared memory that stays the same")
-    if is_remainder(loop):
-        raise Refused("a loop of at most one iteration reads a factor once")
     type_ = ir.MemRefType(view.results[0].type)
     if str(type_.element_type) not in ("f16", "bf16") or ir.BoolAttr(product.attributes["transpose_a"]).value:
         raise Refused("factors of registers have 16 bits, and rows as they are stored")
