@@ -24,8 +24,12 @@ _KEY, _PAIR = frozenset({1}), frozenset({0, 1})
 """What places depend on, by the arguments of maps over pairs: a query and a key."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
-_LOOPS = {"rows": 2, "pairs": 3}
-"""Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
+_DOCUMENTS = {"attn.range", "scf.if"}
+"""What looks for the blocks of documents."""
+_SUMS = ("arith.addi", "arith.subi", "arith.minsi", "arith.maxsi", "arith.index_cast")
+"""What sums of positions are made of: a clamp has a bound that does not depend on them."""
+_STEPS, _LOOPS = 2, 3
+"""Blocks of keys, and loops over queries, of one pass that are not alike, at most: those that a mask cuts, whole ones, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
@@ -78,32 +82,34 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "tangent":
-    there are two products of scores; "passes": there are several over the keys. What is read of captured tensors: `_captured`.
+    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
+    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
+    captured tensors: `_captured`.
     """
-    loops, dots = find_all(kernel, "scf.for"), find_all(kernel, "tile.dot")
+    steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
-    window = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
-    captured = _captured(kernel, maps)
+    window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
+    captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     if (
         set(facts) - {"block_q", "block_kv", "grid"}
-        or not all(op == kernel or op.name in _ROWS for op in walk(kernel))
-        or not loops
-        or len(dots) % len(loops)
+        or not all(op == kernel or op.name in known for op in walk(kernel))
+        or not steps
         or (numbers and not window)
         or captured is None
     ):
         return None
-    products, passes = len(dots) // len(loops), len(loops) > _LOOPS["rows"] + window
-    counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.parent == loop for op in walk(map_)) for loop in loops}
-    maxima = {any(kind == "max" for map_ in find_all(loop, "tile.map") for kind in map_.opview.kinds()) for loop in loops}
-    if products > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
+    products = {sum(op.block == step for op in find_all(kernel, "tile.dot")) for step in steps}
+    passes = len(steps) > _STEPS + (window or documents)
+    counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.block == step for op in walk(map_)) for step in steps}
+    kinds = [{kind for map_ in maps if map_.block == step for kind in map_.opview.kinds()} for step in steps]
+    maxima = {"max" in each for each in kinds}
+    if len(products) != 1 or max(products) > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
         return None
     count, has_maximum = max(counts), any(maxima)
     weight = "passes" if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
-    words = [weight, "exact" if exact else "", *captured]
-    words += ["window" if window else "", "tangent" if products == 2 else "", "masked" if _is_masked(maps) else ""]
+    words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
+    words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
 
 
@@ -115,12 +121,13 @@ def _weight(kernel: ir.Operation, maps: list[ir.Operation], exponentials: int) -
     return "absolute" if absolute else "rectified" if rectified else None
 
 
-def _captured(kernel: ir.Operation, maps: list[ir.Operation]) -> list[str] | None:
-    """What is read of captured tensors: numbers of "keys"; "numbers" of the head or batch entry; of "pairs", at a place made of both.
+def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -> list[str] | None:
+    """What is read of captured tensors: numbers of "keys"; "numbers" of the head or batch entry; "sums": at the sum of both positions.
 
-    "places": scores are made of positions. None for others, as those of queries.
+    "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
-    found = {_read_at(read) for read in find_all(kernel, "memref.load")}
+    reads = find_all(kernel, "memref.load")
+    found = {_read_at(read) for read in reads if not documents or isinstance(read.results[0].type, ir.FloatType)}
     places = any(find_all(map_, "arith.sitofp") for map_ in maps)
     return None if "" in found else [*sorted(found), *(["places"] if places else [])]
 
@@ -128,12 +135,27 @@ def _captured(kernel: ir.Operation, maps: list[ir.Operation]) -> list[str] | Non
 def _read_at(read: ir.Operation) -> str:
     """What a captured number belongs to, by what its place depends on in the map that reads it; empty for others."""
     around = read.parent.operation if read.parent is not None else read
-    if around.name == "func.func":
-        return "numbers"
-    depends = dependence(around.regions[0].blocks[0]) if around.name == "tile.map" else {}
-    places = [depends.get(index, frozenset()) for index in list(read.operands)[1:]]
-    kinds = {frozenset(): "numbers", _KEY: "keys", _PAIR: "pairs"}
-    return kinds.get(places[0], "") if around.name == "tile.map" and len({*places}) == 1 else ""
+    if around.name != "tile.map":
+        return "numbers" if around.name == "func.func" else ""
+    block, places = around.regions[0].blocks[0], list(read.operands)[1:]
+    depends = dependence(block)
+    kinds = {depends.get(place, frozenset()) for place in places}
+    if kinds == {_PAIR} and len(places) == 1:
+        return "sums" if [_growth(places[0], argument) for argument in block.arguments] == [1, 1] else ""
+    return {frozenset(): "numbers", _KEY: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+
+
+def _growth(value: ir.Value, argument: ir.Value) -> int | None:
+    """By how much a sum of positions, or of the last ones that exist, grows with one of them; None for other numbers."""
+    if value == argument:
+        return 1
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.block != argument.owner:
+        return 0
+    grown = [_growth(operand, argument) for operand in op.operands]
+    if None in grown or op.name not in _SUMS:
+        return None
+    return grown[0] - grown[1] if op.name == "arith.subi" else sum(grown)
 
 
 def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
@@ -153,7 +175,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
         or any(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
         or len(counts) != 1
-        or len(maps) > _LOOPS["pairs"]
+        or len(maps) > _LOOPS
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
