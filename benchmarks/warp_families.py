@@ -4,8 +4,7 @@ python benchmarks/warp_families.py build FOLDER    compiles here, without a GPU;
 python benchmarks/warp_families.py run FOLDER      on the GPU: compiles what FOLDER lacks, compares results at odd lengths, times in turn
 python benchmarks/warp_families.py which           who makes each kernel by default, and why passes form none where they do not
 
-A way is "hopper", "warp", or one of them with choices, as in "warp:stages=3". Results are compared with float64 where a family has a
-formula here, and with those of the Hopper emitter in all.
+A way is "hopper", "warp", one of them with choices, as in "warp:stages=3", or "usual". Results are compared with those of the first way.
 """
 
 import argparse
@@ -122,6 +121,7 @@ FAMILIES = {
     "retention": Family({**_CAUSAL, "row": rows.retention}),
     "norm": Family({"row": _layer_norm}, masked=False),
     "passes": Family({**_CAUSAL, "row": _two_passes}),
+    "passess": Family({"row": _two_passes}, masked=False),
 }
 """By their names."""
 
@@ -174,8 +174,8 @@ def _planned(way: str, told: list[str]) -> Callable[[Any], Any]:
         if fields.get("emitter") != "hopper" or attributes.grid_kind(kernel) not in ("rows", "pairs"):
             return fields
         usual = preferred(kernel, fields)
-        if way.startswith("hopper"):
-            return fields
+        if way.startswith("hopper") or way == "usual":
+            return usual if way == "usual" else fields
         own = {"arch", "length", "longer", "deterministic", *FIELDS}
         kept = {name: value for name, value in fields.items() if name in own or name.startswith(attributes.LAUNCH)}
         made = {**kept, **_choices(way), "emitter": "warp"}
