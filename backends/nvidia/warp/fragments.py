@@ -5,13 +5,11 @@ import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
-from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.warp import quotients
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
-from attn_mlir.dialects.warp.kinds import inside
 from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -72,7 +70,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
     lane = "lane"
-    if "column" in floats.values() and not _held(printer, op):
+    if "column" in floats.values():
         # Numbers made of columns alone are the same in every iteration of a loop: compilers would keep them in registers, one a column.
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
@@ -119,13 +117,6 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     for n, of in largest.items():
         printer.headers[MAXIMA] = None
         printer.line(f"attn::largest_of_thread({targets[of]}, {targets[n]});")
-
-
-def _held(printer: WarpPrinter, op: ir.Operation) -> bool:
-    """Whether a map of a whole block, whose steps are not taken again, may keep numbers of its columns: the schedule has room for them."""
-    if not chosen(printer.kernel, "held_columns", 0, 0):
-        return False
-    return not any(view.operation.name == "arith.cmpi" for view in op.regions[0].blocks[0].operations) and not inside(op, "warp.each_warp")
 
 
 def _kept_rows(op: ir.Operation, made: Sequence[Fragment | None]) -> tuple[ir.Value, ir.Value] | None:

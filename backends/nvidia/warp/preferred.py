@@ -63,10 +63,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    key = _key(kernel)
-    # Numbers at a sum of positions are windows that TMA cannot bring: reads of single elements are 3.3 to 4 times as fast.
-    windows = "windows" in fields and "sums" not in str(key[:1])
-    return not fields.get("deterministic") and not windows and key in known
+    return not fields.get("deterministic") and "windows" not in fields and _key(kernel) in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
