@@ -56,7 +56,7 @@ def _reading(fields: Fields | Refusal | None, why: Refusal) -> Fields | Refusal 
 
 
 def _is_box(window: ir.Operation) -> bool:
-    """Whether TMA brings a window. Where warps copy one to shared memory, forward passes take 3.3 to 4 times as long as with single reads."""
+    """Whether TMA brings a window. Where warps copy one instead, forward passes take 3.3 to 4 times as long as with single reads."""
     return row_dimension([list(ir.DenseI64ArrayAttr(window.attributes[name])) for name in ("row_steps", "column_steps")]) is not None
 
 
