@@ -18,10 +18,10 @@ from attn_mlir.frontend.program import Definition, trace
 CAUSAL, CAPPED = masks.causal(), mods.softcap(20.0)
 
 
-def made_by(text: str, *prepared: Any) -> str:
+def made_by(text: str, function: str, prepare: str) -> str:
     """The emitter of the last kernel of a program."""
     with loaded() as context:
-        module, host = scheduled(context, text, *prepared, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
+        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
         kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
         return str(attributes.read(kernels[-1], attributes.SCHEDULE)["emitter"])
 

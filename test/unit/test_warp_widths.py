@@ -64,7 +64,7 @@ def test_odd_lengths_groups_and_fully_masked_rows(columns: int, lengths: tuple[i
     assert not o[:, :, 3].any() if queries > 3 else True
 
 
-ROWS = {
+ROWS: dict[str, tuple[Any, Any]] = {
     "softmax": (rows.softmax, None),
     "capped": (rows.softmax, mods.softcap(20.0)),
     "alibi": (rows.softmax, alibi),
