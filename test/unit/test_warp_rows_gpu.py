@@ -43,11 +43,11 @@ def _of_documents(device: str) -> dict[str, Any]:
 
 
 def _of_lengths(device: str) -> dict[str, Any]:
-    """The first keys of each batch entry, none of the last one."""
+    """The first keys of each batch entry, none of the second one."""
     lengths = torch.tensor([100, 0, 300, 64], dtype=torch.int32, device=device)
 
     def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return j < lengths[1 - b]
+        return j < lengths[b]
 
     return {"mask_mod": mask}
 
