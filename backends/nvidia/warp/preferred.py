@@ -83,8 +83,8 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
-    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`.
+    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys, and at most one
+    exponential in each. What is read of captured tensors: `_captured`.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
@@ -106,7 +106,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     if len(products) != 1 or max(products) > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
         return None
     count, has_maximum = max(counts), any(maxima)
-    weight = "passes" if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
+    weight = {1: "passes"}.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
     words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
     words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
