@@ -35,7 +35,6 @@ BACKEND = Backend(
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-specialize-sums": "passes.specialize_sums:SpecializeSums",
         "warp-scale-rows": "passes.scale_rows:ScaleRows",
-        "warp-hoist-loads": "passes.hoist_loads:HoistLoads",
         "warp-hold-factors": "passes.hold_factors:HoldFactors",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-prefetch-loads": "passes.prefetch_loads:PrefetchLoads",

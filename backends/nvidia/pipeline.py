@@ -20,14 +20,14 @@ SCHEDULE = (
     "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-merge-meetings,warp-pipeline-tiles,warp-hoist-loads,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-merge-meetings,warp-pipeline-tiles,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
 _OF_HOPPER = (
     "warp-scale-left",
     *("warp-align-tiles", "warp-merge-masks", "warp-reverse-keys", "warp-bound-columns", "warp-defer-sums", "warp-hold-factors"),
-    *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles", "warp-hoist-loads"),
+    *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles"),
     *(
         "warp-specialize-sums",
         "warp-scale-rows",

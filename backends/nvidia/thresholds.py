@@ -235,30 +235,39 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (256, 256, 128, 64): "softmax, softmax masked, softmax window masked, capped, capped masked",
 })  # fmt: skip
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
-WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | _kinds({
-    (32, 32, 192, 128): "softmax, softmax masked",
+WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
+    (64, 64, 192, 128): "plain passes",
+    (128, 128, 128, 128): "plain passes",
+    (256, 256, 128, 64): "softmax keys",
+})  # fmt: skip
+"""Those whose loops over whole blocks and over the last one stay apart: 1.04 to 1.12, joined 0.90 to 0.97."""
+WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
+    (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+    (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
     (64, 64, 192, 128): "softmax, softmax exact, softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, "
-                        "capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums",
-    (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax exact window masked, quotient masked",
-    (96, 96, 128, 128): "softmax masked, softmax exact, quotient masked",
-    (112, 112, 128, 128): "softmax, softmax masked",
+                        "capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
+                        "softmax exact sums",
+    (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                        "softmax exact window masked, capped masked, quotient masked",
+    (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
+    (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                          "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, softmax sums, "
-                          "softmax exact documents, softmax exact documents masked, capped, capped masked, quotient, quotient masked, "
-                          "rectified, rectified masked, passes exact masked",
+                          "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
+                          "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
+                          "rectified, passes exact masked",
     (192, 192, 128, 80): "softmax exact, softmax exact masked",
     (192, 128, 128, 80): "softmax exact, softmax exact masked",
-    (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified masked",
+    (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",
     (64, 64, 128, 64): "softmax tangent, softmax tangent masked",
     (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
 })  # fmt: skip
-"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.20 in units of the Hopper emitter's speed at 1024 to 16384 keys,
-3.4 to 4.1 where scores read a number at the sum of their positions. Left out is what the notes' table names."""
+"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.28 in units of the Hopper emitter's speed at 1024 to 16384 keys.
+Left out is what the notes' table names."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
 """Those that are faster than the Hopper emitter's blocks of 192 keys below `WARP_LONGER`; of 80 to 112 columns they are from 8192 on."""
-WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
-"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
-16384, 1.02 at 32768."""
+WARP_LONGER: Annotated[int, _BOTH] = 49152
+"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
+32768, 1.00 to 1.04 at 65536."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
     ("softmax documents", 64, 64, 128, 128),

@@ -33,11 +33,11 @@ def _of_keys(device: str) -> dict[str, Any]:
 
 
 def _of_documents(device: str) -> dict[str, Any]:
-    """Documents of 90 positions."""
-    documents = (torch.arange(800, device=device) // 90).to(torch.int32)
+    """Documents of 90 positions in one batch entry, of 40 in the other."""
+    documents = torch.stack([torch.arange(800, device=device) // size for size in (90, 40)]).to(torch.int32)
 
     def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
-        return (documents[i] == documents[j]) & (i + 1 >= j)
+        return documents[b, i] == documents[b, j]
 
     return {"mask_mod": mask}
 
@@ -67,6 +67,11 @@ def _rectified(s: Any) -> Any:
     return weights / (weights.sum() + 1e-5)
 
 
+def _of_squares(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-4).sqrt()
+
+
 def _of_two_passes(s: Any) -> Any:
     return (s - s.max() - (s * s).mean()).tanh()
 
@@ -83,6 +88,7 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[i
     "latent masked": (MASKED, (192, 128)),
     "192": (MASKED, (192, 192)),
     "32": (MASKED, (32, 32)),
+    "48": (MASKED, (48, 48)),
     "80": (MASKED, (80, 80)),
     "96": (MASKED, (96, 96)),
     "112, all": ({"scale": 0.11}, (112, 112)),
@@ -99,7 +105,9 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[i
     "documents wide": (_of_documents, (128, 128)),
     "lengths wide": (_of_lengths, (128, 128)),
     "sums": (_of_sums, (64, 64)),
-    "sums wide": (_of_sums, (128, 128)),
+    "two plain passes": ({"row": _of_squares}, (64, 64)),
+    "two plain passes wide": ({"row": _of_squares}, (128, 128)),
+    "keys 256": (_of_keys, (256, 256)),
 }
 """Options of a call, or what makes them for a device; columns of q and k, and of v."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

@@ -35,6 +35,8 @@ _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
+_PASSES = {0: "plain passes", 1: "passes"}
+"""What those of several passes are, by the most exponentials of a pair in one of them."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
@@ -52,6 +54,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
+    if _key(kernel) in thresholds.WARP_APART and "join" not in asked:
+        kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)
@@ -83,8 +87,8 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
-    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys, and at most one
-    exponential in each. What is read of captured tensors: `_captured`.
+    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
+    captured tensors: `_captured`.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
@@ -106,7 +110,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     if len(products) != 1 or max(products) > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
         return None
     count, has_maximum = max(counts), any(maxima)
-    weight = {1: "passes"}.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
+    weight = _PASSES.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
     words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
     words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
