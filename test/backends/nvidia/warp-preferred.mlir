@@ -7,7 +7,7 @@
 
 // CHECK-LABEL: func.func @softmax(
 // CHECK-SAME:    emitter = "warp"
-// CHECK-SAME:    longer = 24576
+// CHECK-SAME:    longer = 49152
 // CUDA-LABEL:  __launch_bounds__(384, 1) softmax(
 func.func @softmax(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.attention"(%q, %k, %v) ({
