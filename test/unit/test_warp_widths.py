@@ -105,7 +105,7 @@ def test_gradients(columns: int) -> None:
     do, made = torch.randn(1, 2, 100, columns).half(), []
     for device, dtype in ((DEVICE, torch.float16), ("cpu", torch.float64)):
         inputs = [x.clone().to(dtype).requires_grad_() for x in (q, k, v)]
-        o = attention(*inputs, mask_mod=mask, device=device)
+        o = attention(inputs[0], inputs[1], inputs[2], mask_mod=mask, device=device)
         made.append([grad.double() for grad in torch.autograd.grad(o, inputs, do.to(dtype))])
     for mine, theirs in zip(*made, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-2 * max(1.0, float(theirs.abs().max())))
