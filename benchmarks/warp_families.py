@@ -4,8 +4,7 @@ python benchmarks/warp_families.py build FOLDER    compiles here, without a GPU;
 python benchmarks/warp_families.py run FOLDER      on the GPU: compiles what FOLDER lacks, compares results at odd lengths, times in turn
 python benchmarks/warp_families.py which           who makes each kernel by default, and why passes form none where they do not
 
-A way is "hopper", "warp", or "warp" with choices, as in "warp:stages=3,group=8". Results are compared with float64 where a family has a
-formula here, and with those of the Hopper emitter in all.
+A way is "hopper", "warp", one of them with choices, as in "warp:stages=3", or "usual". Results are compared with those of the first way.
 """
 
 import argparse
@@ -24,6 +23,7 @@ import torch
 import attn_mlir
 from attn_mlir import masks, mods, rows
 
+Shapes = Sequence[tuple[int, int]]
 ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
 _SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
@@ -68,6 +68,15 @@ def _relu_norm(s: Any) -> Any:
     return w / (w.sum() + 1e-6)
 
 
+def _layer_norm(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+
+
+def _two_passes(s: Any) -> Any:
+    return (s - s.max() - (s * s).mean()).tanh()
+
+
 @dataclass(frozen=True)
 class Family:
     """How an attention is written, and what it captures for so many heads and positions."""
@@ -108,7 +117,11 @@ FAMILIES = {
     "sigmoid": Family({**_CAUSAL, "row": rows.sigmoid}),
     "sigmoids": Family({"row": rows.sigmoid}, masked=False),
     "relu": Family({**_CAUSAL, "row": _relu_norm}),
+    "relus": Family({"row": _relu_norm}, masked=False),
     "retention": Family({**_CAUSAL, "row": rows.retention}),
+    "norm": Family({"row": _layer_norm}, masked=False),
+    "passes": Family({**_CAUSAL, "row": _two_passes}),
+    "passess": Family({"row": _two_passes}, masked=False),
 }
 """By their names."""
 
@@ -161,8 +174,8 @@ def _planned(way: str, told: list[str]) -> Callable[[Any], Any]:
         if fields.get("emitter") != "hopper" or attributes.grid_kind(kernel) not in ("rows", "pairs"):
             return fields
         usual = preferred(kernel, fields)
-        if way == "hopper":
-            return fields
+        if way.startswith("hopper") or way == "usual":
+            return usual if way == "usual" else fields
         own = {"arch", "length", "longer", "deterministic", *FIELDS}
         kept = {name: value for name, value in fields.items() if name in own or name.startswith(attributes.LAUNCH)}
         made = {**kept, **_choices(way), "emitter": "warp"}
@@ -190,7 +203,8 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     if case.kind in kinds:
         form = prepare_derivative(kinds[case.kind], ("q", "k", "v"), pipeline.outline("sm_90a"))
     told: list[str] = []
-    blocks = {name: value for name, value in _choices(case.way).items() if name in ("block_q", "block_kv")}
+    chosen = _choices(case.way)
+    blocks = {name: value for name, value in chosen.items() if name in ("block_q", "block_kv") or case.way.startswith("hopper")}
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:
@@ -210,7 +224,7 @@ def compiled(case: Case, folder: Path) -> str:
     path = folder / case.name
     try:
         host, units, told = lowered(case)
-        if case.way != "hopper" and any("not formed" in word for word in told):
+        if case.way.startswith("warp") and any("not formed" in word for word in told):
             text = f"{case.name}: {'; '.join(told)}"
         else:
             binaries = dict(zip(units, compile_all([unit.code for unit in units.values()]), strict=True))
@@ -274,13 +288,13 @@ def compare(case: Case, runs: dict[str, Callable[..., Any]], saved: Callable[...
     return "  ".join(f"{way} {error:.0e}{marks.get(way, '')}{' WRONG' * (error > WORST)}" for way, error in list(worst.items())[1:])
 
 
-def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
-    """Compares and times the ways of each program in turn."""
+def run(cases: Sequence[Case], folder: Path, rounds: int, shapes: Shapes = SHAPES) -> None:
+    """Compares and times the ways of each program in turn, at batch sizes and lengths."""
     from dropout_variants import timed
 
     torch.manual_seed(0)
     about = f"{cases[0].element}, groups of {cases[0].group}; TFLOP/s of the first way, speed of the others in its units"
-    print(f"-- {torch.cuda.get_device_name()}, {about} at S {SHAPES}", flush=True)
+    print(f"-- {torch.cuda.get_device_name()}, {about} at S {shapes}", flush=True)
     for key in dict.fromkeys((case.family, case.dim, case.kind) for case in cases):
         mine = [case for case in cases if (case.family, case.dim, case.kind) == key]
         runs = {case.way: made for case in mine if (made := loaded(case, folder)) is not None}
@@ -290,7 +304,7 @@ def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
             continue
         try:
             told = compare(mine[0], runs, saved)
-            speeds = _speeds(mine[0], runs, saved, rounds, timed)
+            speeds = _speeds(mine[0], runs, saved, (rounds, shapes), timed)
         except Exception as error:
             print(f"{key}: {type(error).__name__} {str(error)[:200]}", flush=True)
             if "CUDA" in str(error):
@@ -299,11 +313,12 @@ def run(cases: Sequence[Case], folder: Path, rounds: int) -> None:
         print(f"{key[2]:9} {key[0]:10} D {key[1]:7}  {speeds}   | {told}", flush=True)
 
 
-def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, rounds: int, timed: Callable[..., float]) -> str:
+def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, how: tuple[int, Shapes], timed: Callable[..., float]) -> str:
+    rounds, shapes = how
     wide, value = case.columns
     work = {"backward": 6 * wide + 4 * value, "tangent": 4 * wide + 4 * value}.get(case.kind, 2 * (wide + value)) * 1e-9
     columns: dict[str, list[str]] = {way: [] for way in runs}
-    for batch, length in SHAPES:
+    for batch, length in shapes:
         if case.family == "bias" and length > 4096:
             continue
         inputs = inputs_of(case, batch, HEADS // wide, length, saved)
@@ -324,7 +339,7 @@ def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, rounds:
 def which(cases: Sequence[Case]) -> None:
     """Prints who makes the kernels of products by default, and whether passes form them."""
     for case in cases:
-        if case.way != "hopper":
+        if case.way.startswith("warp"):
             print(f"{case.kind:9} {case.family:10} D {case.dim:7}: {'; '.join(lowered(case)[2])}", flush=True)
 
 
@@ -349,6 +364,7 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["hopper", "warp"])
     parser.add_argument("--element", choices=["f16", "bf16"], default="f16")
     parser.add_argument("--group", type=int, default=1, help="heads of queries for each head of keys")
+    parser.add_argument("--shapes", default=",".join(f"{batch}x{length}" for batch, length in SHAPES), help="batch sizes and lengths")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--processes", type=int, default=os.cpu_count())
     options = parser.parse_args()
@@ -358,7 +374,8 @@ def main() -> None:
         return
     build(cases, options.folder, options.processes)
     if options.what == "run":
-        run([case for case in cases if case.kind in options.kinds.split(",")], options.folder, options.rounds)
+        shapes = [(int(batch), int(length)) for batch, _, length in (each.partition("x") for each in options.shapes.split(","))]
+        run([case for case in cases if case.kind in options.kinds.split(",")], options.folder, options.rounds, shapes)
 
 
 if __name__ == "__main__":

@@ -224,35 +224,62 @@ QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h
 _BOTH = Provenance("2026-11-27", "H100", "docs/notes/warp-families-h100.md")
 Kinds = frozenset[tuple[str, int, int, int, int]]
 """What weights of kernels are (`warp/preferred.py`), columns of q and k and of v, and blocks: rows of q and keys, or keys and queries."""
-WARP_LAZY: Annotated[Kinds, _BOTH] = frozenset({
-    ("capped masked", 64, 64, 192, 128), ("softmax", 192, 192, 128, 80), ("softmax masked", 192, 192, 128, 80),
-    ("softmax", 192, 128, 128, 80), ("softmax masked", 192, 128, 128, 80),
+
+
+def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
+    return frozenset((each, *sizes) for sizes, listed in words.items() for each in listed.split(", "))
+
+
+WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
+    (64, 64, 192, 128): "capped masked",
+    (160, 160, 128, 80): "softmax, capped",
+    (192, 192, 128, 80): "softmax, softmax masked, capped",
+    (192, 128, 128, 80): "softmax, softmax masked",
+    (256, 256, 128, 64): "softmax, softmax masked, softmax window masked, capped, capped masked",
 })  # fmt: skip
-"""Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 1.01 to 1.17."""
-WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | frozenset({
-    ("softmax", 64, 64, 192, 128), ("softmax exact", 64, 64, 192, 128), ("softmax", 128, 128, 128, 128),
-    ("softmax exact", 128, 128, 128, 128), ("softmax masked", 128, 128, 128, 128), ("softmax exact masked", 128, 128, 128, 128),
-    ("softmax window masked", 64, 64, 192, 128), ("softmax exact window masked", 64, 64, 192, 128),
-    ("softmax window masked", 128, 128, 128, 128), ("softmax exact window masked", 128, 128, 128, 128),
-    ("softmax keys", 64, 64, 192, 128), ("softmax exact keys", 64, 64, 192, 128), ("softmax keys", 128, 128, 128, 128),
-    ("softmax exact keys", 128, 128, 128, 128), ("capped masked", 128, 128, 128, 128), ("quotient", 64, 64, 192, 128),
-    ("quotient masked", 64, 64, 192, 128), ("quotient", 128, 128, 128, 128), ("quotient masked", 128, 128, 128, 128),
-    ("softmax exact", 192, 192, 128, 80), ("softmax exact masked", 192, 192, 128, 80), ("softmax exact", 192, 128, 128, 80),
-    ("softmax exact masked", 192, 128, 128, 80), ("softmax tangent", 64, 64, 128, 64), ("softmax tangent masked", 64, 64, 128, 64),
-    ("softmax tangent", 128, 128, 128, 64), ("softmax tangent masked", 128, 128, 128, 64),
+"""Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
+WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
+    (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys",
+    (96, 96, 128, 128): "softmax, softmax exact",
+    (128, 128, 128, 128): "plain passes, softmax keys, rectified",
+    (160, 160, 128, 80): "capped",
+    (192, 192, 128, 80): "capped",
+    (256, 256, 128, 64): "plain passes, softmax keys, softmax exact keys, capped, capped exact",
 })  # fmt: skip
-"""Forward passes and tangents that the `warp` dialect makes. In units of the Hopper emitter's speed at 1024 to 16384 keys: 0.98 to 1.20,
-and once 0.97 of a causal sigmoid of 64 columns. Left out: causal softmax of 64 columns (0.96 to 1.03), terms of positions (0.91 to
-1.02), softcap that saves its log-sum-exp (0.96 of 64, spills of 128 columns), 256 columns (0.68 to 1.09), a dense bias (0.36 to 0.49)."""
-WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = frozenset({
-    ("softmax", 64, 64, 192, 128), ("softmax", 128, 128, 128, 128), ("softmax masked", 128, 128, 128, 128),
-    ("softmax window masked", 64, 64, 192, 128), ("softmax window masked", 128, 128, 128, 128),
+"""Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
+WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
+    (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+    (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
+    (64, 64, 192, 128): "softmax exact, softmax window masked, softmax exact window masked, "
+                        "capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
+                        "softmax exact sums",
+    (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                        "softmax exact window masked, capped masked, quotient masked",
+    (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
+    (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                          "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
+                          "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
+                          "rectified, passes exact masked",
+    (192, 192, 128, 80): "softmax exact, softmax exact masked",
+    (192, 128, 128, 80): "softmax exact, softmax exact masked",
+    (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",
+    (64, 64, 128, 64): "softmax tangent, softmax tangent masked",
+    (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
+})  # fmt: skip
+"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.28 in units of the Hopper emitter's speed at 1024 to 16384 keys.
+Left out is what the notes' table names."""
+WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
+"""Those that are faster than the Hopper emitter's blocks of 192 keys below `WARP_LONGER`; of 80 to 112 columns they are from 8192 on."""
+WARP_LONGER: Annotated[int, _BOTH] = 49152
+"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
+32768, 1.00 to 1.04 at 65536."""
+WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = _kinds({
+    (64, 64, 192, 128): "softmax window masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
 """Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.06 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
-WARP_LONGER: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 24576
-"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.96 and 0.98 times as fast at 8192 and
-16384, 1.02 at 32768."""
 NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = (8, 1)

@@ -32,8 +32,14 @@ def swizzle_of(type_: ir.MemRefType) -> int:
 
 
 def bytes_of(type_: ir.Type) -> int:
-    """Bytes of a static memref or tensor."""
-    return _BYTES[str(type_.element_type)] * math.prod(type_.shape)
+    """Bytes of a static memref or tensor; a swizzled row takes whole swizzle atoms."""
+    row, swizzle = row_bytes(type_), swizzle_of(type_) if is_shared(type_, 2, 3) else 0
+    return math.prod(type_.shape[:-1]) * (-(-row // swizzle) * swizzle if swizzle else row)
+
+
+def row_bytes(type_: ir.Type) -> int:
+    """Bytes of the elements of a row."""
+    return _BYTES[str(type_.element_type)] * type_.shape[-1]
 
 
 def stages_and_arrivals(type_: BarrierType) -> tuple[int, int]:

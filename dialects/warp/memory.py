@@ -5,16 +5,19 @@ from typing import Any
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import bytes_of, in_form, is_global, is_shared, swizzle_of
+from attn_mlir.dialects.warp.kinds import in_form, is_global, is_shared, row_bytes, swizzle_of
 from attn_mlir.mlir import ext, ir
 
 SWIZZLES = (0, 32, 64, 128)
+CHUNKS = 32
+"""Bytes of a row that a product takes at once: two of the chunks that a swizzle moves."""
 
 
 class AllocOp(Warp.Operation, name="alloc"):
     """A buffer in shared memory: memref<stages x rows x columns> of tiles, or memref<stages x n> of numbers that roles exchange.
 
-    Numbers are read and written by `memref.load` and `memref.store`. Rows of a swizzled buffer are whole swizzle atoms of so many bytes.
+    Numbers are read and written by `memref.load` and `memref.store`. Rows of a swizzled buffer take whole swizzle atoms of so many bytes:
+    a row of 16-bit elements may end within one, behind a multiple of 16 columns.
     """
 
     result: ext.Result[Any]
@@ -23,10 +26,10 @@ class AllocOp(Warp.Operation, name="alloc"):
         type_ = self.result.type
         if not check(self, is_shared(type_, 2, 3), f"makes a static memref of rank 2 or 3 in #warp.shared, got {type_}"):
             return False
-        swizzle, row = swizzle_of(type_), bytes_of(type_) // (type_.shape[0] * type_.shape[1])
-        fits = swizzle in SWIZZLES and (swizzle == 0 or (type_.rank == 3 and row % swizzle == 0))
+        swizzle, row = swizzle_of(type_), row_bytes(type_)
+        fits = swizzle in SWIZZLES and (swizzle == 0 or (type_.rank == 3 and row % CHUNKS == 0))
         return check(
-            self, fits, f"is swizzled over 0, 32, 64 or 128 bytes, of which its rows are a multiple, got {swizzle} for {row} bytes"
+            self, fits, f"is swizzled over 0, 32, 64 or 128 bytes in rows of a multiple of {CHUNKS} bytes, got {swizzle} for {row} bytes"
         )
 
 

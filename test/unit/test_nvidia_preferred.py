@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from attn_mlir import masks, mods, rows
 from attn_mlir.backends.gpu import attributes
@@ -17,6 +18,14 @@ from attn_mlir.frontend.program import Definition, trace
 CAUSAL, CAPPED = masks.causal(), mods.softcap(20.0)
 
 
+def made_by(text: str, function: str, prepare: str) -> str:
+    """The emitter of the last kernel of a program."""
+    with loaded() as context:
+        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
+        kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
+        return str(attributes.read(kernels[-1], attributes.SCHEDULE)["emitter"])
+
+
 def normalised(s: Any) -> Any:
     weights = s.max(0.0)
     return weights / (weights.sum() + 1e-6)
@@ -24,6 +33,67 @@ def normalised(s: Any) -> Any:
 
 def near(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (j >= i - 50) & (j <= i + 20)
+
+
+def layer_norm(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+
+
+def two_passes(s: Any) -> Any:
+    return (s - s.max() - (s * s).mean()).tanh()
+
+
+SLOPES, DOCUMENTS, LENGTHS, TABLE = torch.ones(4), torch.zeros(64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), torch.zeros(256)
+ENTRIES = torch.zeros(4, 64, dtype=torch.int32)
+SCORES: dict[str, Any] = {
+    "alibi": lambda s, b, h, i, j: s + SLOPES[h] * (j - i),
+    "table": lambda s, b, h, i, j: s + TABLE[i + j],
+    "difference": lambda s, b, h, i, j: s + TABLE[i - j + 128],
+    "product": lambda s, b, h, i, j: s + TABLE[(i * j) // 64],
+    "capped": CAPPED,
+}
+MASKS: dict[str, Any] = {
+    "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
+    "entries": lambda b, h, i, j: ENTRIES[b, i] == ENTRIES[b, j],
+    "lengths": lambda b, h, i, j: j < LENGTHS[b],
+    "two lengths": lambda b, h, i, j: (j < LENGTHS[b]) & (j >= LENGTHS[h]),
+    "causal": CAUSAL,
+}
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "mask", "score", "emitter"),
+    [
+        (256, rows.softmax, "causal", "", "warp"),
+        (256, rows.softmax, "causal", "capped", "warp"),
+        (256, rows.softmax, "causal", "alibi", "hopper"),
+        (256, rows.sigmoid, "", "", "warp"),
+        (256, normalised, "causal", "", "warp"),
+        (128, normalised, "", "", "warp"),
+        (128, two_passes, "causal", "", "warp"),
+        (128, layer_norm, "", "", "warp"),
+        (128, layer_norm, "causal", "", "hopper"),
+        (128, rows.softmax, "documents", "", "hopper"),  # 0.97 at 4096 keys
+        (128, rows.softmax, "entries", "", "warp"),
+        (64, rows.softmax, "entries", "", "hopper"),
+        (128, rows.softmax, "lengths", "", "warp"),
+        (128, rows.softmax, "two lengths", "", "hopper"),
+        (64, rows.softmax, "", "table", "warp"),
+        (128, rows.softmax, "", "table", "hopper"),
+        (128, normalised, "causal", "", "hopper"),
+        (128, rows.softmax, "", "difference", "hopper"),
+        (128, rows.softmax, "", "product", "hopper"),
+        (128, rows.softmax, "causal", "alibi", "hopper"),
+        (80, rows.softmax, "causal", "", "warp"),
+        (72, rows.softmax, "causal", "", "hopper"),
+        (32, rows.softmax, "", "", "warp"),
+    ],
+)
+def test_emitter_of_forward_passes(columns: int, row: Any, mask: str, score: str, emitter: str) -> None:
+    definition = Definition(row, score_mod=SCORES.get(score), mask_mod=MASKS.get(mask), scale=0.125)
+    text = trace(definition, Inputs("f16", columns, columns)).text
+    assert made_by(text, "attention", OUTLINE) == emitter
 
 
 @pytest.mark.parametrize(
@@ -41,7 +111,4 @@ def near(b: Any, h: Any, i: Any, j: Any) -> Any:
 def test_emitter(row: Any, mask: Any, score: Any, backward: bool, emitter: str) -> None:
     text = trace(Definition(row, score_mod=score, mask_mod=mask, scale=0.125), Inputs("f16", 64, 64)).text
     prepared = derivative("bwd", ["q", "k", "v"], "sm_90a") if backward else ("attention", OUTLINE)
-    with loaded() as context:
-        module, host = scheduled(context, text, *prepared, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
-        made = [attributes.read(function_named(module, step.kernel), attributes.SCHEDULE)["emitter"] for step in host.steps if step.kernel]
-    assert made[-1] == emitter
+    assert made_by(text, *prepared) == emitter

@@ -32,6 +32,50 @@ def _of_keys(device: str) -> dict[str, Any]:
     return {"score_mod": score}
 
 
+def _of_documents(device: str) -> dict[str, Any]:
+    """Documents of 90 positions in one batch entry, of 40 in the other."""
+    documents = torch.stack([torch.arange(800, device=device) // size for size in (90, 40)]).to(torch.int32)
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return documents[b, i] == documents[b, j]
+
+    return {"mask_mod": mask}
+
+
+def _of_lengths(device: str) -> dict[str, Any]:
+    """The first keys of each batch entry, none of the second one."""
+    lengths = torch.tensor([100, 0, 300, 64], dtype=torch.int32, device=device)
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return j < lengths[b]
+
+    return {"mask_mod": mask}
+
+
+def _of_sums(device: str) -> dict[str, Any]:
+    """Adds a number at the sum of both positions."""
+    numbers = torch.linspace(-2, 2, 1600, device=device)
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + numbers[i + j]
+
+    return {"score_mod": score}
+
+
+def _rectified(s: Any) -> Any:
+    weights = s.max(0.0)
+    return weights / (weights.sum() + 1e-5)
+
+
+def _of_squares(s: Any) -> Any:
+    centred = s - s.mean()
+    return centred / ((centred * centred).mean() + 1e-4).sqrt()
+
+
+def _of_two_passes(s: Any) -> Any:
+    return (s - s.max() - (s * s).mean()).tanh()
+
+
 MASKED: dict[str, Any] = {"mask_mod": _ahead}
 CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[int, int]]] = {
     "keys": (_of_keys, (64, 64)),
@@ -43,6 +87,27 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[i
     "latent": ({"scale": 0.11}, (192, 128)),
     "latent masked": (MASKED, (192, 128)),
     "192": (MASKED, (192, 192)),
+    "32": (MASKED, (32, 32)),
+    "48": (MASKED, (48, 48)),
+    "80": (MASKED, (80, 80)),
+    "96": (MASKED, (96, 96)),
+    "112, all": ({"scale": 0.11}, (112, 112)),
+    "160, all": ({"scale": 0.11}, (160, 160)),
+    "256": (MASKED, (256, 256)),
+    "256, all": ({"scale": 0.07}, (256, 256)),
+    "softcap 256": ({**MASKED, "score_mod": mods.softcap(9.5)}, (256, 256)),
+    "sigmoid 256": ({**MASKED, "row": rows.sigmoid}, (256, 256)),
+    "rectified": ({**MASKED, "row": _rectified}, (64, 64)),
+    "rectified, all, wide": ({"row": _rectified}, (128, 128)),
+    "rectified 256": ({**MASKED, "row": _rectified}, (256, 256)),
+    "two passes": ({**MASKED, "row": _of_two_passes}, (64, 64)),
+    "two passes wide": ({**MASKED, "row": _of_two_passes}, (128, 128)),
+    "documents wide": (_of_documents, (128, 128)),
+    "lengths wide": (_of_lengths, (128, 128)),
+    "sums": (_of_sums, (64, 64)),
+    "two plain passes": ({"row": _of_squares}, (64, 64)),
+    "two plain passes wide": ({"row": _of_squares}, (128, 128)),
+    "keys 256": (_of_keys, (256, 256)),
 }
 """Options of a call, or what makes them for a device; columns of q and k, and of v."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

@@ -157,8 +157,7 @@ class Former:
                 raise Refused(f"a load makes {made} of {type_.element_type}, as mods and wider q need them, and copies change nothing")
             if str(made) not in _MULTIPLIED:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
-            if type_.is_dynamic_dim(3) or type_.shape[3] not in (64, 128, 192, 256):
-                raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
+            rings.check_columns(type_, partial=self.target.bulk_copies)
             name, turned = self.names[ir.BlockArgument(source).arg_number], is_turned(op, self._reads(op), rows)
             self.rings[source, rows] = self._ring(name, self.known[source], rows, turned)
 

@@ -12,6 +12,9 @@ from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
+STEP = 16
+"""Columns that a product takes at once, of elements of 16 bits."""
+MOST_COLUMNS = 256
 WARPS = 4
 """Warps of a warpgroup, each of which gives a stage back on its own."""
 
@@ -68,11 +71,27 @@ def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
 
 
 def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
-    """Shared memory for one tile, swizzled over as many bytes as its rows allow."""
+    """Shared memory for one tile: of 8-bit elements swizzled over as many bytes as its rows allow, else over as many as possible."""
     row = shape[1] * element.width // 8
-    swizzle = SWIZZLE if row % SWIZZLE == 0 else SWIZZLE // 4 if row % (SWIZZLE // 2) and is_eight_bit(element) else SWIZZLE // 2
+    swizzle = SWIZZLE
+    if is_eight_bit(element) and row % SWIZZLE:
+        swizzle = SWIZZLE // 4 if row % (SWIZZLE // 2) else SWIZZLE // 2
     with build.named(f"{name}_buffer"):
         return build.op("alloc", results=[build.shared_type([1, *shape], element, swizzle)]).result
+
+
+def check_columns(type_: ir.MemRefType, partial: bool) -> None:
+    """Raises Refused where rows do not fit swizzled tiles; `partial`: those of 16 bits may end within a swizzle atom, as TMA copies them.
+
+    The rest of it is zeros then.
+    """
+    columns = 0 if type_.is_dynamic_dim(3) else type_.shape[3]
+    if columns in (64, 128, 192, 256):
+        return
+    partial = partial and type_.element_type.width == 16
+    if not partial or columns % STEP or not 0 < columns <= MOST_COLUMNS:
+        which = f"a multiple of {STEP} up to {MOST_COLUMNS}" if partial else "64, 128, 192 or 256"
+        raise Refused(f"rows of {which} elements fit swizzled tiles, not those of {type_}")
 
 
 def tile_of(buffer: ir.Value) -> ir.MemRefType:
@@ -138,6 +157,26 @@ def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use:
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:
     """Each warp is done with a stage."""
     build.op("arrive", [ring.free, stage])
+
+
+@dataclass(frozen=True)
+class GivenBack:
+    """A stage of a ring that a role gives back: its buffer, its number, and the arrival that does it."""
+
+    buffer: ir.Value
+    stage: ir.Value
+    arrival: ir.Operation
+
+
+def stage_given_back(role: ir.Operation, op: ir.Operation, wanted: ir.Type) -> GivenBack | None:
+    """The stage that a role gives back before an op, in the op's block, of a ring of one stage whose buffer has this type; None without."""
+    views = {view.operands[1]: view.operands[0] for view in find_all(role, "warp.view") if view.operands[0].type == wanted}
+    ops = [view.operation for view in op.block.operations]
+    arrivals = [each for each in ops[: ops.index(op)] if each.name == "warp.arrive" and each.operands[1] in views]
+    if len(arrivals) != 1:
+        return None
+    stage = arrivals[0].operands[1]
+    return GivenBack(views[stage], stage, arrivals[0])
 
 
 def depth(op: ir.Operation) -> int:

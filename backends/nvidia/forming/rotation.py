@@ -36,8 +36,18 @@ class RotatedLoop:
     crossing: list[ir.Value]
 
 
+def is_remainder(loop: ir.Operation) -> bool:
+    """Whether a loop goes from n / c * c to n by steps of c: it has an iteration or none."""
+    begin, end, step = list(loop.operands)[:3]
+    whole = maker(begin, "arith.muli")
+    number = maker(whole.operands[0], "arith.divsi") if whole is not None and whole.operands[1] == step else None
+    return number is not None and list(number.operands) == [end, step]
+
+
 def parts_of(loop: ir.Operation) -> RotatedLoop:
     """Takes a loop apart. Raises Refused where it is not two products, of which the second one's sum is carried."""
+    if is_remainder(loop):
+        raise Refused("a loop of at most one iteration overlaps nothing")
     block = loop.regions[0].blocks[0]
     ops = [view.operation for view in block.operations]
     products = [_product(op, ops) for op in ops if op.name == "warp.mma_async"]

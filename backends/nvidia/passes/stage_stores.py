@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import STORES, THREADS, target_of
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.backends.nvidia.forming.rings import SWIZZLE
+from attn_mlir.backends.nvidia.forming.rings import SWIZZLE, GivenBack, stage_given_back
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, in_form
@@ -12,8 +12,8 @@ from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, walk
 
-_ELEMENTS = {"warp.store": {"f16": 64, "bf16": 64}, "warp.atomic_add": {"f32": 32}}
-"""What asynchronous copies store, and what they add: element types, and the columns of a swizzle atom."""
+_ELEMENTS = {"warp.store": {"f16": 16, "bf16": 16}, "warp.atomic_add": {"f32": 32}}
+"""What asynchronous copies store, and what they add: element types, and of what columns are a multiple: two chunks, or a swizzle atom."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,11 @@ class StageStores(Pass):
         used = sum(bytes_of(op.results[0].type) for op in find_all(kernel, "warp.alloc"))
         more, limit = sum(map(bytes_of, types.values())), ir.IntegerAttr(kernel.attributes["shared_limit"]).value
         if used + more > limit:
-            raise Refused(f"tiles that leave through shared memory take {more} bytes beside {used}, there are {limit}")
+            stages = [stage_given_back(role, op, _buffer(role, op)) for role, op in found]
+            if len(found) > 1 or stages[0] is None or _is_ordered(found[0][1]):
+                raise Refused(f"tiles that leave through shared memory take {more} bytes beside {used}, there are {limit}")
+            _leave_through(*found[0], stages[0])
+            return
         buffers: dict[tuple[ir.Operation, str], ir.Value] = {}
         for (role, name), type_ in types.items():
             with role.location, ir.InsertionPoint(role), build.named("o_buffer"):
@@ -63,6 +67,23 @@ class StageStores(Pass):
         for role in {role for role, _ in found}:
             with role.location, ir.InsertionPoint(role.regions[0].blocks[0]):
                 _wait(read=False, semaphores=semaphores.get(role))
+
+
+def _leave_through(role: ir.Operation, op: ir.Operation, stage: GivenBack) -> None:
+    """Stores a tile through a stage that its role gives back before, and gives it back afterwards."""
+    fragment, target, batch, head, row = op.operands
+    with op.location, ir.InsertionPoint(op):
+        view, own = _rows(role, fragment, stage.buffer, stage.stage, STORES)
+        _write(fragment, view, own)
+        with ir.InsertionPoint(build.elect()):
+            build.op("store_async", [view, target, batch, head, row, build.index(0)])
+            build.op("store_commit")
+            # Its warp gives the stage back, too, and does so when the copy has read it.
+            build.op("store_wait", pending=0, read=True)
+    stage.arrival.move_after(op)
+    op.erase()
+    with role.location, ir.InsertionPoint(role.regions[0].blocks[0]):
+        _wait(read=False, semaphores=None)
 
 
 @dataclass
@@ -133,20 +154,12 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, how: tuple[
     """`how`: the named barrier of the role's first warpgroup, and the semaphores that it holds."""
     meeting, semaphores = how
     fragment, target, batch, head, row, *more = op.operands
-    warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
     around = _around(op) if semaphores is not None and _is_ordered(op) else []
     with op.location, ir.InsertionPoint(op):
-        tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
         zero = build.index(0)
-        first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
-        own = arith.AddIOp(warpgroup, build.index(meeting)).result
-        view = build.op("view", [buffer, zero, first, zero], [tile]).result
+        view, own = _rows(role, fragment, buffer, zero, meeting)
         _wait(read=True, semaphores=semaphores)
-        build.op("named_sync", [own], threads=THREADS)
-        build.op("write", [fragment, view])
-        # TMA stores what all warps have written.
-        build.op("fence_async")
-        build.op("named_sync", [own], threads=THREADS)
+        _write(fragment, view, own)
         with ir.InsertionPoint(build.elect()):
             if around:
                 _moved(around[0], "warp.order_wait")
@@ -163,6 +176,24 @@ def _replace(op: ir.Operation, role: ir.Operation, buffer: ir.Value, how: tuple[
     for each in around:
         each.erase()
     op.erase()
+
+
+def _rows(role: ir.Operation, fragment: ir.Value, buffer: ir.Value, stage: ir.Value, meeting: int) -> tuple[ir.Value, ir.Value]:
+    """The view of the rows of a warpgroup in a stage, and its named barrier; `meeting` is that of the role's first one."""
+    warpgroup, type_ = role.regions[0].blocks[0].arguments[0], ir.RankedTensorType(fragment.type)
+    first = arith.MulIOp(warpgroup, build.index(type_.shape[0])).result
+    own = arith.AddIOp(warpgroup, build.index(meeting)).result
+    tile = build.shared_type(type_.shape, type_.element_type, SWIZZLE)
+    return build.op("view", [buffer, stage, first, build.index(0)], [tile]).result, own
+
+
+def _write(fragment: ir.Value, view: ir.Value, own: ir.Value) -> None:
+    """Writes a tile between two meetings: copies may read it then."""
+    build.op("named_sync", [own], threads=THREADS)
+    build.op("write", [fragment, view])
+    # TMA stores what all warps have written.
+    build.op("fence_async")
+    build.op("named_sync", [own], threads=THREADS)
 
 
 def _moved(around: ir.Operation, last: str) -> ir.Operation:

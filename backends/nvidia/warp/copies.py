@@ -23,8 +23,8 @@ def _atoms(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
 
 
 def _map(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType) -> str:
-    """The address of the descriptor of boxes of a tile's rows."""
-    return printer.arguments.descriptor(tensor, min(columns_of(type_), type_.shape[1]), type_.shape[0], swizzle_of(type_))
+    """The address of the descriptor of boxes of a tile's rows, each of a whole swizzle atom: columns past the last one are zeros."""
+    return printer.arguments.descriptor(tensor, columns_of(type_), type_.shape[0], swizzle_of(type_))
 
 
 def _column(column: str, more: int) -> str:

@@ -18,17 +18,25 @@ _OPS = frozenset({
     "math.exp2", "math.exp", "math.fma", "math.log", "math.log2", "tensor.extract", "memref.dim", "scf.for", "scf.yield", "func.return",
     "tile.program_id", "tile.load", "tile.store", "tile.fill", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map", "tile.yield",
 })  # fmt: skip
-"""Ops of such kernels: none reads a captured tensor but at the key, or computes with positions but to compare them."""
-_ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori"}
+"""Ops of such kernels."""
+_ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori", "arith.index_cast", "arith.sitofp", "math.absf", "math.sqrt"}
+_KEY, _PAIR = frozenset({1}), frozenset({0, 1})
+"""What places depend on, by the arguments of maps over pairs: a query and a key."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
-_LOOPS = {"rows": 2, "pairs": 3}
-"""Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
+_DOCUMENTS = {"attn.range", "scf.if"}
+"""What looks for the blocks of documents."""
+_SUMS = ("arith.addi", "arith.subi", "arith.minsi", "arith.maxsi", "arith.index_cast")
+"""What sums of positions are made of: a clamp has a bound that does not depend on them."""
+_STEPS, _LOOPS = 2, 3
+"""Blocks of keys, and loops over queries, of one pass that are not alike, at most: those that a mask cuts, whole ones, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
+_PASSES = {0: "plain passes", 1: "passes"}
+"""What those of several passes are, by the most exponentials of a pair in one of them."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "narrow", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
@@ -42,12 +50,14 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
-    if "longer" in kept and "masked" not in str(_key(kernel)[0]):
+    if "longer" in kept and _key(kernel) in thresholds.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
     if _key(kernel) in thresholds.WARP_TOLD and "tell" not in asked:
         kept["tell"] = 1
+    if _key(kernel) in thresholds.WARP_APART and "join" not in asked:
+        kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)
@@ -78,32 +88,84 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": no other number may stand for a row's maximum; "keys": captured numbers of keys are added; "window": masks have two sides, each
-    of which may have no limit; "tangent": there are two products of scores.
+    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
+    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
+    captured tensors: `_captured`.
     """
-    loops, dots = find_all(kernel, "scf.for"), find_all(kernel, "tile.dot")
+    steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
-    window = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
+    window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
+    captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     if (
         set(facts) - {"block_q", "block_kv", "grid"}
-        or not all(op == kernel or op.name in _ROWS for op in walk(kernel))
-        or not 1 <= len(loops) <= _LOOPS["rows"] + window
-        or len(dots) % len(loops)
+        or not all(op == kernel or op.name in known for op in walk(kernel))
+        or not steps
         or (numbers and not window)
-        or not all(_is_of_key(read, maps) for read in find_all(kernel, "memref.load"))
+        or captured is None
     ):
         return None
-    counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.parent == loop for op in walk(map_)) for loop in loops}
-    maxima = {any(kind == "max" for map_ in find_all(loop, "tile.map") for kind in map_.opview.kinds()) for loop in loops}
-    products = len(dots) // len(loops)
-    if len(counts) != 1 or len(maxima) != 1 or products > 2:
+    products = {sum(op.block == step for op in find_all(kernel, "tile.dot")) for step in steps}
+    passes = len(steps) > _STEPS + (window or documents)
+    counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.block == step for op in walk(map_)) for step in steps}
+    kinds = [{kind for map_ in maps if map_.block == step for kind in map_.opview.kinds()} for step in steps]
+    maxima = {"max" in each for each in kinds}
+    if len(products) != 1 or max(products) > 2 or (not passes and (len(counts) != 1 or len(maxima) != 1)):
         return None
-    (count,), (has_maximum,) = counts, maxima
-    weight = _WEIGHTS.get(count) if has_maximum else {1: "quotient"}.get(count) if not _is_rectified(maps) else None
+    count, has_maximum = max(counts), any(maxima)
+    weight = _PASSES.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
-    words = [weight, "exact" if exact else "", "keys" if any(find_all(map_, "memref.load") for map_ in maps) else ""]
-    words += ["window" if window else "", "tangent" if products == 2 else "", "masked" if _is_masked(maps) else ""]
+    words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
+    words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
+
+
+def _weight(kernel: ir.Operation, maps: list[ir.Operation], exponentials: int) -> str | None:
+    """What weights without a maximum are: "quotient" of one exponential, "rectified" scores, or divided by an "absolute" sum."""
+    absolute, rectified = bool(find_all(kernel, "math.absf")), _is_rectified(maps)
+    if exponentials:
+        return "quotient" if exponentials == 1 and not rectified and not absolute else None
+    return "absolute" if absolute else "rectified" if rectified else None
+
+
+def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -> list[str] | None:
+    """What is read of captured tensors: numbers of "keys"; "numbers" or, of integers, "lengths" of the head or batch entry; "sums": at the
+    sum of both positions.
+
+    "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
+    """
+    reads = find_all(kernel, "memref.load")
+    found = {_read_at(read) for read in reads if not documents or isinstance(read.results[0].type, ir.FloatType)}
+    places = any(find_all(map_, "arith.sitofp") for map_ in maps)
+    if "lengths" in found and any(find_all(map_, "arith.andi", "arith.ori") for map_ in maps):
+        return None  # masks of two sides
+    return None if "" in found else [*sorted(found), *(["places"] if places else [])]
+
+
+def _read_at(read: ir.Operation) -> str:
+    """What a captured number belongs to, by what its place depends on in the map that reads it; empty for others."""
+    around = read.parent.operation if read.parent is not None else read
+    same = "numbers" if isinstance(read.results[0].type, ir.FloatType) else "lengths"
+    if around.name != "tile.map":
+        return same if around.name == "func.func" else ""
+    block, places = around.regions[0].blocks[0], list(read.operands)[1:]
+    depends = dependence(block)
+    kinds = {depends.get(place, frozenset()) for place in places}
+    if kinds == {_PAIR} and len(places) == 1:
+        return "sums" if [_growth(places[0], argument) for argument in block.arguments] == [1, 1] else ""
+    return {frozenset(): same, _KEY: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+
+
+def _growth(value: ir.Value, argument: ir.Value) -> int | None:
+    """By how much a sum of positions, or of the last ones that exist, grows with one of them; None for other numbers."""
+    if value == argument:
+        return 1
+    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    if op is None or op.block != argument.owner:
+        return 0
+    grown = [by for operand in op.operands if (by := _growth(operand, argument)) is not None]
+    if len(grown) != len(op.operands) or op.name not in _SUMS:
+        return None
+    return grown[0] - grown[1] if op.name == "arith.subi" else sum(grown)
 
 
 def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
@@ -123,7 +185,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
         or any(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
         or len(counts) != 1
-        or len(maps) > _LOOPS["pairs"]
+        or len(maps) > _LOOPS
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
@@ -132,13 +194,6 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
     words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
-
-
-def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
-    """Whether a captured number is read for each pair, at a place that depends on the key alone."""
-    inside = [map_ for map_ in maps if read.parent == map_]
-    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
-    return bool(inside) and all(depends.get(index, frozenset()) == {1} for index in list(read.operands)[1:])
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:

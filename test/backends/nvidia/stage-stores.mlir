@@ -127,3 +127,39 @@
     }) : () -> ()
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// Without room for a buffer the tile leaves through the stage of a ring that the role gives back before, which it now does afterwards.
+!half = tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+!buffer = memref<1x64x64xf16, #warp.shared<128 : i64>>
+!tile = memref<64x64xf16, #warp.shared<128 : i64>>
+!free = !warp.barrier<1 : i64, 4 : i64>
+
+// CHECK: %[[QUERIES:.*]] = "warp.alloc"
+// CHECK: %[[FREE:.*]] = "warp.mbarrier"
+// CHECK: %[[STAGE:.*]]:2 = "warp.stage"
+// CHECK-NOT: warp.arrive
+// CHECK: %[[ROW:.*]] = arith.muli
+// CHECK: %[[VIEW:.*]] = "warp.view"(%[[QUERIES]], %[[STAGE]]#0, %[[ROW]], %{{.*}})
+// CHECK: "warp.named_sync"
+// CHECK-NEXT: "warp.write"(%{{.*}}, %[[VIEW]])
+// CHECK: "warp.store_async"(%[[VIEW]]
+// CHECK-NEXT: "warp.store_commit"
+// CHECK-NEXT: "warp.store_wait"() {pending = 0 : i64, read = true}
+// CHECK-NEXT: }) : () -> ()
+// CHECK-NEXT: "warp.arrive"(%[[FREE]], %[[STAGE]]#0)
+"warp.kernel"() ({
+^bb0(%o: memref<?x?x?x64xf16>, %n: index):
+  %c0 = arith.constant 0 : index
+  %q = "warp.alloc"() : () -> !buffer
+  %q_free = "warp.mbarrier"() : () -> !free
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %tile = ub.poison : !half
+    %q_stage:2 = "warp.stage"(%n) {stages = 1 : i64} : (index) -> (index, index)
+    %own = "warp.view"(%q, %q_stage#0, %c0, %c0) : (!buffer, index, index, index) -> !tile
+    "warp.arrive"(%q_free, %q_stage#0) : (!free, index) -> ()
+    "warp.store"(%tile, %o, %c0, %c0, %w) : (!half, memref<?x?x?x64xf16>, index, index, index) -> ()
+  }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 8320 : i64, sym_name = "f"} : () -> ()

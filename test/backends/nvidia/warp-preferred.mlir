@@ -7,7 +7,7 @@
 
 // CHECK-LABEL: func.func @softmax(
 // CHECK-SAME:    emitter = "warp"
-// CHECK-SAME:    longer = 24576
+// CHECK-SAME:    longer = 49152
 // CUDA-LABEL:  __launch_bounds__(384, 1) softmax(
 func.func @softmax(%q: !t, %k: !t, %v: !t) -> !t {
   %o = "attn.attention"(%q, %k, %v) ({
@@ -49,9 +49,9 @@ func.func @distance(%q: !t, %k: !t, %v: !t) -> !t {
   return %o : !t
 }
 
-// Rows of 64 columns that see all keys are as fast.
+// Rows of 64 columns that see all keys are not: 0.95 at 4096 keys.
 // CHECK-LABEL: func.func @narrow(
-// CHECK-SAME:    emitter = "warp"
+// CHECK-SAME:    emitter = "hopper"
 func.func @narrow(%q: !narrow, %k: !narrow, %v: !narrow) -> !narrow {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.row"() ({

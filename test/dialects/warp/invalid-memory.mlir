@@ -6,7 +6,7 @@
 
 // -----
 
-// expected-error @below {{'warp.alloc' is swizzled over 0, 32, 64 or 128 bytes, of which its rows are a multiple, got 128 for 80 bytes}}
+// expected-error @below {{'warp.alloc' is swizzled over 0, 32, 64 or 128 bytes in rows of a multiple of 32 bytes, got 128 for 80 bytes}}
 %a = "warp.alloc"() : () -> memref<2x64x40xf16, #warp.shared<128 : i64>>
 
 // -----
