@@ -11,7 +11,7 @@ SCHEDULE = "warp.schedule"
 """Attribute of a kernel: what was chosen for it, by `tile-schedule` or a tuner. Options of a pass go before it."""
 FIELDS = (
     *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
-    *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform"),
+    *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "early", "counts"),
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
