@@ -72,8 +72,6 @@ class Former:
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
         self.over = arguments[over]
         self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
-        if self.packed is not None and self.target.bulk_copies:
-            raise Refused("its sequences are packed, and copy engines take no views of them here")
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
