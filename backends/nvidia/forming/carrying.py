@@ -32,26 +32,20 @@ def carry(block: ir.Block, loops: list[ir.Operation], state: State, change: Chan
 def _with_more(loop: ir.Operation, starts: State) -> tuple[ir.Operation, State]:
     """A loop that carries more numbers, which it does not change yet, in place of one; and what stands for them in its block."""
     old = loop.regions[0].blocks[0]
-    names = [
-        *(argument.location for argument in old.arguments),
-        *(start.owner.location if _is_made(start) else loop.location for start in starts),
-    ]
+    names = [*(argument.location for argument in old.arguments), *(loop.location for _ in starts)]
+    begin, end, step, *carried = loop.operands
     with loop.location, ir.InsertionPoint(loop):
-        made = build.loop(*list(loop.operands)[:3], [*list(loop.operands)[3:], *starts], names)
+        made = build.loop(begin, end, step, [*carried, *starts], names)
     body = made.regions[0].blocks[0]
     for before, after in zip(old.arguments, body.arguments, strict=False):
         before.replace_all_uses_with(after)
     own = list(body.arguments)[len(list(old.arguments)) :]
     *ops, last = [view.operation for view in old.operations]
     with last.location, ir.InsertionPoint(body):
-        end = ir.Operation.create("scf.yield", operands=[*last.operands, *own])
+        handed = ir.Operation.create("scf.yield", operands=[*last.operands, *own])
     for op in ops:
-        op.move_before(end)
+        op.move_before(handed)
     for before, after in zip(loop.results, made.results, strict=False):
         before.replace_all_uses_with(after)
     loop.erase()
     return made, own
-
-
-def _is_made(value: ir.Value) -> bool:
-    return not isinstance(value.owner, ir.Block)

@@ -86,8 +86,6 @@ def _delay(kernel: ir.Operation) -> None:
     with first.location, ir.InsertionPoint(first):
         start = [build.index(-1), *(build.index(0) for _ in found[0].moving)]
     last = found[-1]
-    behind = [view.operation for view in block.operations]
-    after = behind[max(n for n, op in enumerate(behind) if op in loops) + 1]
     buffer, _, *place = last.read.operands
     end = _Last(last, outside, (buffer, place[0], place[1]), last.read.results[0].type, [])
 
@@ -104,7 +102,7 @@ def _delay(kernel: ir.Operation) -> None:
 
     with role.location:
         state = carry(block, loops, start, change)
-        with last.write.location, ir.InsertionPoint(after):
+        with last.write.location, ir.InsertionPoint.after(state[0].owner):
             end.finish(state, full, free)
 
 
@@ -142,7 +140,7 @@ def _read(meeting: ir.Operation) -> Exchange:
 
 
 def _leaving(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
-    """How sums leave: the ops from the wait for their product to the start of the addition. Raises Refused where they leave in another way."""
+    """How sums leave: the ops from the wait for their product to the start of the addition. Raises Refused of other ways."""
     behind = ops[ops.index(wait) + 1 :]
     adds = [n for n, op in enumerate(behind) if any(inner.name == "warp.add_async" for inner in walk(op))]
     found = [op for op in behind[: adds[0] + 1] if not op.name.startswith("arith.")] if adds else []
@@ -255,7 +253,7 @@ def _change(each: Exchange, state: list[ir.Value], full: ir.Value, free: ir.Valu
 
 @dataclass
 class _Last:
-    """What an exchange does with weights, made again after the loops: of those of the last iteration. `carried`: the numbers in its loop."""
+    """What an exchange does with the weights of the last iteration, after the loops. `carried`: the numbers in its loop."""
 
     each: Exchange
     outside: _Outside

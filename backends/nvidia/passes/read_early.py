@@ -80,7 +80,7 @@ def _change(block: ir.Block) -> None:
 
 
 def _number(map_: ir.Operation) -> tuple[ir.Value, list[ir.Operation]]:
-    """The number of a map that is computed of its column and of shared memory, and the ops that make it. Raises Refused of none or several."""
+    """The number of a map that is made of its column and of shared memory, and the ops that make it. Raises Refused of several."""
     block = map_.regions[0].blocks[0]
     row = block.arguments[0]
     late, loads = [row], []
