@@ -4,8 +4,8 @@ python benchmarks/warp_families.py build FOLDER    compiles here, without a GPU;
 python benchmarks/warp_families.py run FOLDER      on the GPU: compiles what FOLDER lacks, compares results at odd lengths, times in turn
 python benchmarks/warp_families.py which           who makes each kernel by default, and why passes form none where they do not
 
-A way is "hopper", "warp", or "warp" with choices, as in "warp:stages=3,group=8". Results are compared with float64 where a family has a
-formula here, and with those of the Hopper emitter in all.
+A way is "hopper", "warp", or one with choices, as in "warp:stages=3,group=8", "hopper:deterministic=1". Results are compared with float64
+where a family has a formula here, and with those of the Hopper emitter in all.
 """
 
 import argparse
@@ -161,9 +161,9 @@ def _planned(way: str, told: list[str]) -> Callable[[Any], Any]:
         if fields.get("emitter") != "hopper" or attributes.grid_kind(kernel) not in ("rows", "pairs"):
             return fields
         usual = preferred(kernel, fields)
-        if way == "hopper":
+        if way.partition(":")[0] == "hopper":
             return fields
-        own = {"arch", "length", "longer", "deterministic", *FIELDS}
+        own = {"arch", "length", "longer", "deterministic", "semaphore_over", "semaphore_rows", "semaphore_parts", *FIELDS}
         kept = {name: value for name, value in fields.items() if name in own or name.startswith(attributes.LAUNCH)}
         made = {**kept, **_choices(way), "emitter": "warp"}
         try:
@@ -190,7 +190,7 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     if case.kind in kinds:
         form = prepare_derivative(kinds[case.kind], ("q", "k", "v"), pipeline.outline("sm_90a"))
     told: list[str] = []
-    blocks = {name: value for name, value in _choices(case.way).items() if name in ("block_q", "block_kv")}
+    blocks = {name: value for name, value in _choices(case.way).items() if name in ("block_q", "block_kv", "deterministic")}
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:
