@@ -22,6 +22,11 @@ _OPS = frozenset({
 _ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori"}
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
+_OF_POSITIONS = frozenset({"arith.sitofp"})
+"""What terms of positions need in addition."""
+_FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
+_OF_PACKED = frozenset({"lengths", "ragged", "begins"})
+"""Facts of kernels over pairs, and of those on packed sequences."""
 _LOOPS = {"rows": 2, "pairs": 3}
 """Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
@@ -31,6 +36,8 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
+_ORDER = frozenset({"semaphore_over", "semaphore_rows", "semaphore_parts"})
+"""Fields of a schedule with sums in a fixed order."""
 
 
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
@@ -41,7 +48,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
-    kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    kept = {name: value for name, value in fields.items() if name in _READ | _ORDER or name.startswith(attributes.LAUNCH)}
     if "longer" in kept and "masked" not in str(_key(kernel)[0]):
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
@@ -56,8 +63,9 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 
 def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
     """Whether such a kernel was measured, and was no slower."""
-    known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    return not fields.get("deterministic") and "windows" not in fields and _key(kernel) in known
+    pairs, ordered = attributes.grid_kind(kernel) != "rows", bool(fields.get("deterministic"))
+    known = thresholds.WARP_ORDERED if pairs and ordered else thresholds.WARP_PAIRS if pairs else thresholds.WARP_ROWS
+    return (pairs or not ordered) and "windows" not in fields and _key(kernel) in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
@@ -107,36 +115,53 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
 def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
 
-    Additions in a fixed order were slower, and so are other ops of pairs, which spill. "documents": blocks of queries are looked for.
+    Other ops of pairs spill. "documents": blocks of queries are looked for; "window": a mask has two sides; "positions": scores have terms
+    of positions; "keys": captured numbers of keys are added; "packed": sequences are packed.
     """
     arguments = list(kernel.regions[0].blocks[0].arguments)
-    numbers = {read.operands[0] for map_ in maps for read in find_all(map_, "memref.load")}
+    reads = [read for map_ in maps for read in find_all(map_, "memref.load")]
+    numbers = {read.operands[0] for read in reads}
     floats = {value for value in numbers if isinstance(ir.MemRefType(value.type).element_type, ir.F32Type)}
+    keys = {read.operands[0] for read in reads if _is_of_key(read, maps, 0)} & floats
+    of_rows = len(floats - keys - {read.operands[0] for read in reads if _is_of_head(read, maps)})
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
+    limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
+    window, packed = limits == 2 and any(find_all(map_, "arith.ori") for map_ in maps), "lengths" in facts
+    placed = any(find_all(map_, *_OF_POSITIONS) for map_ in maps)
+    allowed = _PAIRS | _OF_POSITIONS | ({"arith.ori"} if window else frozenset())
     if (
-        set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
+        set(facts) - _FACTS - (_OF_PACKED if packed else frozenset())
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
-        or not all(op == kernel or op.name in _PAIRS for op in walk(kernel))
+        or not all(op == kernel or op.name in allowed for op in walk(kernel))
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
-        or any(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
+        or (limits and not window)
         or len(counts) != 1
         or len(maps) > _LOOPS["pairs"]
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
-    if (count and rectified) or (not documents and any(find_all(map_, "arith.andi") for map_ in maps)):
-        return None  # softcap before a relu; masks of two sides
-    weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
-    words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
-    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
+    if (count and rectified) or (not documents and not window and any(find_all(map_, "arith.andi") for map_ in maps)):
+        return None  # softcap before a relu; other masks of two sides
+    normalised = _WEIGHTS.get(count) if of_rows == (3 if keys else 2) else "linear" if not count and of_rows == 1 else None
+    weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else normalised
+    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "packed": packed, "masked": _is_masked(maps)}
+    told = [weight, *(word for word, said in kinds.items() if said)]
+    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
 
 
-def _is_of_key(read: ir.Operation, maps: list[ir.Operation]) -> bool:
-    """Whether a captured number is read for each pair, at a place that depends on the key alone."""
+def _is_of_key(read: ir.Operation, maps: list[ir.Operation], key: int = 1) -> bool:
+    """Whether a captured number is read for each pair, at a place that depends on the key alone: index number `key` of a map."""
     inside = [map_ for map_ in maps if read.parent == map_]
     depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
-    return bool(inside) and all(depends.get(index, frozenset()) == {1} for index in list(read.operands)[1:])
+    return bool(inside) and all(depends.get(index, frozenset()) == {key} for index in list(read.operands)[1:])
+
+
+def _is_of_head(read: ir.Operation, maps: list[ir.Operation]) -> bool:
+    """Whether a captured number is the same for all pairs of a head."""
+    inside = [map_ for map_ in maps if read.parent == map_]
+    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
+    return bool(inside) and not any(depends.get(index) for index in list(read.operands)[1:])
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:
