@@ -19,8 +19,8 @@ class ReadEarly(Pass):
     such as the log-sum-exp of a query: a map of its own makes it before the wait for the product, so that nobody waits for shared memory
     after it. A thread holds these numbers in registers meanwhile, one for each of its columns.
 
-    It comes behind `warp-split-maps`. `early` in `warp.schedule` says whether it is done (1) or not (0); without a word, kernels whose
-    tiles have 128 columns have it. A kernel stays as it is, with the reason in `warp.refused`, where no map has such a number.
+    It comes behind `warp-split-maps`. `early` in `warp.schedule` says whether it is done (1) or not (0); without a word, kernels that
+    copy tiles of 128 columns have it. A kernel stays as it is, with the reason in `warp.refused`, where no map has such a number.
     """
 
     name = "warp-read-early"
@@ -34,7 +34,7 @@ def _read(kernel: ir.Operation) -> None:
     asked = said(kernel, "early", _AUTO)
     if asked not in (_AUTO, "0", "1"):
         raise Refused(f"`early` in the schedule is 0 or 1, not '{asked}'")
-    widest = max((op.results[0].type.shape[-1] for op in find_all(kernel, "warp.alloc")), default=0)
+    widest = max((ir.MemRefType(op.operands[5].type).shape[-1] for op in find_all(kernel, "warp.copy_async")), default=0)
     if asked == "0" or (asked == _AUTO and widest < thresholds.LATE_COLUMNS):
         raise Refused("the schedule reads numbers of columns where they are needed")
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
