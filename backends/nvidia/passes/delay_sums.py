@@ -22,7 +22,7 @@ _LEAVING = ("warp.view", "warp.elect", "warp.named_sync", "warp.write", "warp.fe
 
 
 @dataclass(frozen=True)
-class Exchange:
+class DelayedExchange:
     """What a loop does with weights: each warpgroup writes its rows to a `stage`, all meet, and each multiplies all rows, which it sees
     in `read`, waits for the product, and lets the sums `leave`. `moving` are the numbers of the iteration that this needs.
     """
@@ -111,7 +111,7 @@ def _is_meeting(op: ir.Operation) -> bool:
     return made is not None and ir.IntegerAttr(made.attributes["value"]).value == EXCHANGE
 
 
-def _read(meeting: ir.Operation) -> Exchange:
+def _read(meeting: ir.Operation) -> DelayedExchange:
     """The exchange of a loop. Raises Refused where it has another form."""
     ops = [view.operation for view in meeting.block.operations]
     at = ops.index(meeting)
@@ -136,7 +136,7 @@ def _read(meeting: ir.Operation) -> Exchange:
     if right.results[0].type != views[0].results[0].type:
         raise Refused("exchanged weights have another form than the keys, which stand for them in the first iteration")
     leave = _leaving(ops, waits[0])
-    return Exchange(writes[-1], stage, meeting, views[0], product, waits[0], leave, [])
+    return DelayedExchange(writes[-1], stage, meeting, views[0], product, waits[0], leave, [])
 
 
 def _leaving(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
@@ -191,7 +191,7 @@ class _Outside:
         return made is not None and made.name.startswith(_PURE) and all(self.steady(operand) for operand in made.operands)
 
 
-def _needed(each: Exchange) -> list[ir.Value]:
+def _needed(each: DelayedExchange) -> list[ir.Value]:
     """What the product of exchanged weights, and how its sums leave, take from elsewhere."""
     inside = [inner for op in each.leave for inner in (op, *walk(op))]
     made = {*each.wait.results, *(value for op in inside for value in op.results)}
@@ -199,7 +199,7 @@ def _needed(each: Exchange) -> list[ir.Value]:
     return [value for value in dict.fromkeys(taken) if value not in made]
 
 
-def _with_moving(each: Exchange, outside: _Outside) -> Exchange:
+def _with_moving(each: DelayedExchange, outside: _Outside) -> DelayedExchange:
     moving = [value for value in _needed(each) if not outside.steady(value)]
     if any(not isinstance(value.type, ir.IndexType) for value in moving):
         raise Refused("an addition needs more of its iteration than numbers")
@@ -213,7 +213,7 @@ def _before(count: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         return (some, *build.stage(count, _STAGES))
 
 
-def _change(each: Exchange, state: list[ir.Value], full: ir.Value, free: ir.Value) -> None:
+def _change(each: DelayedExchange, state: list[ir.Value], full: ir.Value, free: ir.Value) -> None:
     """Lets a loop multiply the weights of the iteration before, whose numbers are `state`."""
     count, *before = state
     with each.write.location, ir.InsertionPoint(each.write):
@@ -255,7 +255,7 @@ def _change(each: Exchange, state: list[ir.Value], full: ir.Value, free: ir.Valu
 class _Last:
     """What an exchange does with the weights of the last iteration, after the loops. `carried`: the numbers in its loop."""
 
-    each: Exchange
+    each: DelayedExchange
     outside: _Outside
     place: tuple[ir.Value, ir.Value, ir.Value]
     """The buffer of weights, and the first row and column of what is multiplied."""
