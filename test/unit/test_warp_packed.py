@@ -36,7 +36,7 @@ def test_sequences(dim: int, queries: Lengths, keys: Lengths, causal: bool, opti
     shapes = (sum(queries), 2, dim), (sum(keys), 1, dim), (sum(keys), 1, dim), (sum(queries), 2, dim)
     q, k, v, do = (torch.randn(shape, generator=draw).half() for shape in shapes)
     near, wide = ([x.to(dtype).requires_grad_() for x in (q, k, v)] for dtype in (torch.float16, torch.float64))
-    mask = {"mask_mod": masks.causal()} if causal else {}
+    mask: dict[str, Any] = {"mask_mod": masks.causal()} if causal else {}
     o = attention_varlen(near[0], near[1], near[2], offsets(queries), offsets(keys), **mask, **options, device="cuda-emulated")
     wanted = reference(wide[0], wide[1], wide[2], queries, keys, causal)
     pairs = [(o, wanted), *zip(torch.autograd.grad(o, near, do), torch.autograd.grad(wanted, wide, do.double()), strict=True)]
