@@ -3,12 +3,11 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
-from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
+from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
@@ -73,6 +72,8 @@ class Former:
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
         self.over = arguments[over]
         self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
+        if self.packed is not None and self.target.bulk_copies:
+            raise Refused("its sequences are packed, and copy engines take no views of them here")
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
@@ -94,17 +95,15 @@ class Former:
         self.registers = launch_registers(self.target.registers, self.warpgroups)
         file, shared = self.target.registers, self.target.shared_bytes
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
-        told: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
-        told |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
+        attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
+        attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
-            told[SCHEDULE] = self._schedule()
-        return ir.Operation.create("warp.kernel", attributes=told, regions=1)
+            attributes[SCHEDULE] = self._schedule()
+        return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
 
     def _schedule(self) -> ir.Attribute:
-        """What was chosen for the kernel, as later passes read it; lists of work begin with the longest tiles."""
-        if self.packed is None:
-            return self.function.attributes[OF_TILES]
-        return attributes.write({**attributes.read(self.function, OF_TILES), **LONGEST_FIRST})
+        """What was chosen for the kernel, as later passes read it."""
+        return self.function.attributes[OF_TILES]
 
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]
