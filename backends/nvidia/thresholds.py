@@ -253,8 +253,6 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03. Left out: all of 128 columns whose sums the Hopper
 emitter makes a step late (0.87 to 1.01), all keys of 64 (0.92 to 1.06), windows (0.87)."""
-WARP_ORDERED: Annotated[Kinds, _BOTH] = frozenset()
-"""The same with sums in a fixed order."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),

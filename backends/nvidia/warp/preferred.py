@@ -25,8 +25,7 @@ _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "
 _OF_POSITIONS = frozenset({"arith.sitofp"})
 """What terms of positions need in addition."""
 _FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
-_OF_PACKED = frozenset({"lengths", "ragged", "begins"})
-"""Facts of kernels over pairs, and of those on packed sequences."""
+"""Facts of kernels over pairs; those on packed sequences have more."""
 _LOOPS = {"rows": 2, "pairs": 3}
 """Over keys or queries of such a pass, at most: those that a causal mask cuts, whole blocks, and the last one."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
@@ -36,8 +35,6 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _READ = frozenset({*FIELDS, "arch", "length", "longer", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
-_ORDER = frozenset({"semaphore_over", "semaphore_rows", "semaphore_parts"})
-"""Fields of a schedule with sums in a fixed order."""
 
 
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
@@ -48,7 +45,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
-    kept = {name: value for name, value in fields.items() if name in _READ | _ORDER or name.startswith(attributes.LAUNCH)}
+    kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
     if "longer" in kept and "masked" not in str(_key(kernel)[0]):
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
@@ -63,9 +60,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 
 def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
     """Whether such a kernel was measured, and was no slower."""
-    pairs, ordered = attributes.grid_kind(kernel) != "rows", bool(fields.get("deterministic"))
-    known = thresholds.WARP_ORDERED if pairs and ordered else thresholds.WARP_PAIRS if pairs else thresholds.WARP_ROWS
-    return (pairs or not ordered) and "windows" not in fields and _key(kernel) in known
+    known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
+    return not fields.get("deterministic") and "windows" not in fields and _key(kernel) in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
@@ -116,7 +112,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
 
     Other ops of pairs spill. "documents": blocks of queries are looked for; "window": a mask has two sides; "positions": scores have terms
-    of positions; "keys": captured numbers of keys are added; "packed": sequences are packed.
+    of positions; "keys": captured numbers of keys are added.
     """
     arguments = list(kernel.regions[0].blocks[0].arguments)
     reads = [read for map_ in maps for read in find_all(map_, "memref.load")]
@@ -127,11 +123,11 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
     limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
-    window, packed = limits == 2 and any(find_all(map_, "arith.ori") for map_ in maps), "lengths" in facts
+    window = limits == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
     placed = any(find_all(map_, *_OF_POSITIONS) for map_ in maps)
     allowed = _PAIRS | _OF_POSITIONS | ({"arith.ori"} if window else frozenset())
     if (
-        set(facts) - _FACTS - (_OF_PACKED if packed else frozenset())
+        set(facts) - _FACTS
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
         or not all(op == kernel or op.name in allowed for op in walk(kernel))
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
@@ -145,7 +141,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         return None  # softcap before a relu; other masks of two sides
     normalised = _WEIGHTS.get(count) if of_rows == (3 if keys else 2) else "linear" if not count and of_rows == 1 else None
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else normalised
-    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "packed": packed, "masked": _is_masked(maps)}
+    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
     told = [weight, *(word for word, said in kinds.items() if said)]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
 
