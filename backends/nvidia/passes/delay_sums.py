@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.carrying import carry
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, said
@@ -47,8 +46,8 @@ class DelaySums(Pass):
     What the addition needs of its iteration is carried to the next one, through all loops of a tile; after the last of them, the last
     weights are multiplied. In the first iteration there are none: its product, of keys instead, is dropped.
 
-    It comes after `warp-pipeline-exchange`, which gives the buffer two stages. `key_sums` in `warp.schedule` is "late" where it is asked
-    for; without a word ("auto") keys of 128 columns have it. A kernel stays as it is, with the reason in `warp.refused`, where loops
+    It comes after `warp-pipeline-exchange`, which gives the buffer two stages. It is done where `key_sums` in `warp.schedule` is
+    "late", as the plan for 128 columns says. A kernel stays as it is, with the reason in `warp.refused`, where loops
     exchange something in another way, or sums have an order.
     """
 
@@ -61,15 +60,12 @@ class DelaySums(Pass):
 
 def _delay(kernel: ir.Operation) -> None:
     asked = said(kernel, "key_sums", _AUTO)
-    if asked not in (_LATE, _AUTO):
-        raise Refused(f"sums over keys are made by others (key_sums = '{asked}')")
+    if asked != _LATE:
+        raise Refused(f"the schedule makes sums over keys in the iteration of their weights (key_sums = '{asked}')")
     meetings = [op for op in find_all(kernel, "warp.named_sync") if _is_meeting(op)]
     if not meetings:
         raise Refused("no warpgroups exchange anything")
     found = [_read(op) for op in meetings]
-    columns = {ir.MemRefType(each.product.operands[2].owner.operation.operands[0].type).shape[2] for each in found}  # type: ignore[union-attr]
-    if asked == _AUTO and columns != {thresholds.LATE_COLUMNS}:
-        raise Refused(f"sums over keys of {', '.join(map(str, sorted(columns)))} columns are made late where it is asked for")
     role = next(role for role in find_all(kernel, "warp.role") if meetings[0] in walk(role))
     block, loops = _loops([op.block for op in meetings])
     outside = _Outside(block)
@@ -77,7 +73,8 @@ def _delay(kernel: ir.Operation) -> None:
     if len({tuple(op.name for op in each.leave) for each in found}) > 1 or len({len(each.moving) for each in found}) > 1:
         raise Refused("loops add sums in different ways")
     arrivals = rings.WARPS * number(role, "warpgroups")
-    with role.location, ir.InsertionPoint(role):
+    # Before all roles: the threads that initialise barriers are the first role's, and all threads meet before it begins.
+    with role.location, ir.InsertionPoint(find_all(kernel, "warp.role")[0]):
         with build.named("weights_full"):
             full = build.barrier(_STAGES, arrivals)
         with build.named("weights_free"):
