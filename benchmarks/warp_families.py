@@ -4,7 +4,8 @@ python benchmarks/warp_families.py build FOLDER    compiles here, without a GPU;
 python benchmarks/warp_families.py run FOLDER      on the GPU: compiles what FOLDER lacks, compares results at odd lengths, times in turn
 python benchmarks/warp_families.py which           who makes each kernel by default, and why passes form none where they do not
 
-A way is "hopper", "warp", one of them with choices, as in "warp:stages=3", or "usual". Results are compared with those of the first way.
+A way is "hopper", "warp", one of them with choices, as in "warp:stages=3,group=8" or "hopper:deterministic=1", or "usual". Results
+are compared with float64 where a family has a formula here, and with those of the first way in all.
 """
 
 import argparse
@@ -176,7 +177,7 @@ def _planned(way: str, told: list[str]) -> Callable[[Any], Any]:
         usual = preferred(kernel, fields)
         if way.startswith("hopper") or way == "usual":
             return usual if way == "usual" else fields
-        own = {"arch", "length", "longer", "deterministic", *FIELDS}
+        own = {"arch", "length", "longer", "deterministic", "semaphore_over", "semaphore_rows", "semaphore_parts", *FIELDS}
         kept = {name: value for name, value in fields.items() if name in own or name.startswith(attributes.LAUNCH)}
         made = {**kept, **_choices(way), "emitter": "warp"}
         try:
@@ -204,7 +205,7 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
         form = prepare_derivative(kinds[case.kind], ("q", "k", "v"), pipeline.outline("sm_90a"))
     told: list[str] = []
     chosen = _choices(case.way)
-    blocks = {name: value for name, value in chosen.items() if name in ("block_q", "block_kv") or case.way.startswith("hopper")}
+    blocks = {name: value for name, value in chosen.items() if name in ("block_q", "block_kv", "deterministic") or case.way.startswith("hopper")}
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:

@@ -18,9 +18,9 @@ SCHEDULE = (
     "warp-scale-left,warp-assign-layouts,canonicalize,cse,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
     "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
-    "warp-round-late,warp-overlap-products,warp-split-maps,warp-order-products,warp-delay-waits,canonicalize,cse,"
+    "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,warp-merge-counts,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
@@ -42,6 +42,9 @@ _OF_HOPPER = (
         "warp-scale-rows",
         "warp-order-products",
         "warp-pipeline-exchange",
+        "warp-delay-sums",
+        "warp-read-early",
+        "warp-merge-counts",
         "warp-merge-meetings",
     ),
 )

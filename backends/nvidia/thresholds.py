@@ -180,8 +180,9 @@ LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27
 """By columns, and whether there is a mask: 1.02 to 1.09 times the speed of other blocks."""
 SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
 """Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
-BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
-"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0, "counts": 1}
+"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, and one count for rings that are used alike (8
+instructions of an iteration less, 2026-11-27, ptxas)."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
     "": {"uniform": 1, "scale": 0},
     "wide": {"uniform": 0, "scale": 1},
@@ -312,11 +313,11 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
     ("softmax documents", 64, 64, 128, 128),
     ("softmax documents masked", 64, 64, 128, 128), ("softmax documents masked", 128, 128, 128, 64),
-    ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128),
+    ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128), ("softmax window masked", 64, 64, 128, 64),
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
-1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03. Left out: all of 128 columns whose sums the Hopper
-emitter makes a step late (0.87 to 1.01), all keys of 64 (0.92 to 1.06), windows (0.87)."""
+1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
+(0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),

@@ -87,23 +87,23 @@ STAGES = {
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
 
 
-def program(passes: str, deterministic: bool = False, key_sums: str = "consumers") -> EmulatedLaunchPlan:
+def program(passes: str, deterministic: bool = False, key_sums: str = "consumers", dim: int = 64) -> EmulatedLaunchPlan:
     """The backward pass of causal attention, whose kernel over pairs these passes form; `key_sums`: who makes sums over keys."""
     choices: Fields = {"arch": "sm_90a", "key_sums": key_sums, **({"deterministic": 1} if deterministic else {})}
     call = attn_mlir.Attention(**CAUSAL)
-    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
     prepared = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
     with mock.patch.object(pipeline, "SCHEDULE", passes):
         return driver._compile(call.ir(), *prepared, choices)  # pyright: ignore[reportPrivateUsage]
 
 
-def problem(length: int) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+def problem(length: int, dim: int = 64) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
     """What the backward pass takes, two heads of queries and one of keys, and the gradients in float64."""
     draw = torch.Generator().manual_seed(1)
-    q, do = (torch.randn(1, 2, length, 64, generator=draw).half() for _ in range(2))
-    k, v = (torch.randn(1, 1, length, 64, generator=draw).half() for _ in range(2))
+    q, do = (torch.randn(1, 2, length, dim, generator=draw).half() for _ in range(2))
+    k, v = (torch.randn(1, 1, length, dim, generator=draw).half() for _ in range(2))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
-    scores = (wide[0] @ wide[1].mT / 8).masked_fill(~torch.ones(length, length, dtype=torch.bool).tril(), -torch.inf)
+    scores = (wide[0] @ wide[1].mT / dim**0.5).masked_fill(~torch.ones(length, length, dtype=torch.bool).tril(), -torch.inf)
     o = scores.softmax(-1) @ wide[2]
     most = scores.amax(-1)
     sums = (scores - most[..., None]).exp().sum(-1)
@@ -270,10 +270,10 @@ def planted(text: str, plant: Callable[[Ops], None]) -> kernel.EvaluatedKernel:
     return broken
 
 
-def find(whole: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+def find(whole: Whole, kinds: str, plant: Callable[[Ops], None], dim: int = 64) -> None:
     """Plants a fault, and runs the kernel, which must end in one of these kinds."""
     made, name, text = whole
-    inputs, wanted = problem(300)
+    inputs, wanted = problem(300, dim)
     with mock.patch.dict(made._kernels, {name: planted(text, plant)}):  # pyright: ignore[reportPrivateUsage]
         if kinds != "wrong numbers":
             with pytest.raises(Fault, match="|".join(kinds.split(", "))):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
+import torch
 
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import kernel
@@ -66,6 +67,23 @@ def test_machine_code(whole: Whole) -> None:
         code = kernel_code(found, RULES)
     binary = compiled(code)
     assert binary.spills == 0 and binary.stack == 0 and not binary.warnings
+
+
+def test_a_fixed_order() -> None:
+    """The role waits for its turn, and consumers do not: the same bits in adverse schedules."""
+    made = program(pipeline.SCHEDULE, deterministic=True, key_sums="auto")
+    found = pairs_of(made)
+    with found.context:
+        waiting = [role for role in find_all(found, "warp.role") if find_all(role, "warp.order_wait")]
+        assert [ir.StringAttr(role.attributes["sym_name"]).value for role in waiting] == ["sums"]
+    inputs, wanted = problem(300)
+    known, results = schedules_of(found), []
+    for name in ("sums 0 first, copies late", "consumer 1 first, copies late", "random 1"):
+        with mock.patch.object(kernel, "drawn", return_value=known[name]()):
+            results.append(made.run(inputs))
+    for mine, theirs in zip(results[0], wanted, strict=True):
+        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
 
 
 def ring(ops: Ops, which: str) -> ir.Value:

@@ -40,8 +40,7 @@ def compile_program(
     source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, device: str = EMULATED
 ) -> EmulatedLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
-    # Passes form no kernel whose sums over keys a warpgroup of its own makes in a fixed order.
-    ordered: attributes.Fields = {"deterministic": 1, "key_sums": "consumers"} if deterministic else {}
+    ordered: attributes.Fields = {"deterministic": 1} if deterministic else {}
     choices: attributes.Fields = {**choices_of(device), **ordered}
     key = (source, name, prepare, *choices.items())
     if key not in _PROGRAMS:

@@ -137,11 +137,13 @@ class PairsFormer(Former):
     def _is_alone(self, queries: int, columns: int) -> bool:
         """Whether the first warpgroup makes the whole sum: asked for, or because the warpgroups share neither queries nor columns.
 
-        `warp-specialize-sums` then gives it a role of its own. Sums in a fixed order are shared.
+        `warp-specialize-sums` then gives it a role of its own. Sums in a fixed order have counters for it, or for all warpgroups.
         """
         chosen = attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")
         apart = queries % self.warpgroups != 0 and columns % (64 * self.warpgroups) != 0
-        return self.order is None and (chosen == "warpgroup" or (chosen == "auto" and apart))
+        if self.order is not None:
+            return apart and self.order.parts == 1
+        return chosen == "warpgroup" or (chosen == "auto" and apart)
 
     def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
         """The first queries and columns of the products of a warpgroup, and how many columns each has."""
@@ -178,9 +180,10 @@ class PairsFormer(Former):
         """Around what a warpgroup adds: its place in the order of sums, if there is one."""
         if self.order is None:
             return nullcontext()
-        queries = self._where().type_of(op.operands[0].type).shape[1]
-        if (len({row for row, _ in places}), self.order.rows, self.order.parts) != (1, queries, self.warpgroups):
-            raise Refused(f"counters for {self.order.rows} queries are not those of {self.warpgroups} warpgroups that share {queries}")
+        queries, columns = self._where().type_of(op.operands[0].type).shape[1], ir.RankedTensorType(op.operands[1].type).shape[1]
+        parts = 1 if self._is_alone(queries // ROWS, columns) else self.warpgroups
+        if (len({row for row, _ in places}), self.order.rows, self.order.parts) != (1, queries, parts):
+            raise Refused(f"counters for {self.order.rows} queries are not those of {parts} warpgroups that share {queries}")
         row = op.operands[6] if self.packed is None else self.packed.position(op.operands[6])
         return self.order.at(self.own[0], self._value(row), self.warpgroup)
 

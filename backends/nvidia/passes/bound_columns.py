@@ -40,7 +40,7 @@ def _bound(kernel: ir.Operation) -> None:
 class _Bound:
     """A condition `column < sum(plus) - sum(minus)` (or not more, where `strict` is false); no summand depends on the column.
 
-    `below`: the column is more than that, in which min(column, most) may stand for it. `unless`: or this condition holds.
+    `below`: the column is more than that. min(column, most) may stand for it. `unless`: or this condition holds.
     """
 
     op: ir.Operation
@@ -103,7 +103,7 @@ def _bounds(condition: ir.Value, column: ir.Value, by_column: set[ir.Value], who
     made = maker(condition, "arith.andi", "arith.cmpi", "arith.ori")
     if made is None or condition not in by_column:
         return []
-    if len(list(condition.uses)) != 1 and not (whole and made.name == "arith.cmpi"):
+    if len(list(condition.uses)) != 1 and not whole:
         return []
     if made.name == "arith.andi":
         return [bound for operand in made.operands for bound in _bounds(operand, column, by_column)]
@@ -132,8 +132,8 @@ def _compared(compare: ir.Operation, column: ir.Value, by_column: set[ir.Value])
         (times, plus, minus), (others, more, less) = (each for each in sums if each is not None)
         # lower - upper is at most 0: `sign` times the column, and what is added to it and taken away.
         sign, added, taken = times - others, (*plus, *less), (*minus, *more)
-        if sign == 1 and bound is None:
-            return _Bound(compare, taken, added, found[1], False)
+        if sign == 1:
+            return _Bound(compare, taken, added, found[1], False, bound)
         if sign == -1:
             return _Bound(compare, added, taken, found[1], True, bound)
     return None
@@ -171,6 +171,9 @@ def _count(group: list[_Bound], block: ir.Block, known: dict[ir.Value, ir.Value]
         limit = _limit(bound, block, known)
         if not bound.strict:
             limit = arith.AddIOp(limit, build.index(1)).result
+        if bound.most is not None:
+            always = arith.CmpIOp(arith.CmpIPredicate.slt, _copied(bound.most, block, known), limit).result
+            limit = arith.SelectOp(always, build.index(columns), limit).result
         if bound.unless is not None:
             limit = arith.SelectOp(_copied(bound.unless, block, known), build.index(columns), limit).result
         count = arith.MinSIOp(count, limit).result

@@ -117,9 +117,7 @@ def _is_prepared(op: ir.Operation, choices: Fields) -> bool:
 
 def _may_choose(choices: Fields) -> bool:
     """Whether Hopper's emitters make kernels of pairs, and sums over keys are made and added in the way that these choose."""
-    # In a fixed order a warpgroup that makes sums over keys is the Hopper emitter's alone.
-    emitters = ("hopper",) if choices.get("deterministic") else ("hopper", "warp")
-    hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") in emitters
+    hopper = choices.get("arch", "sm_90a") == "sm_90a" and choices.get("emitter", "hopper") in ("hopper", "warp")
     own = choices.get("key_sums") != "consumers" and not choices.get("reduction_warps")
     return hopper and own
 

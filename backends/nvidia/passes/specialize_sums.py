@@ -142,7 +142,8 @@ def _make(consumer: ir.Operation, registers: int, sums: list[_Sum], ring: tuple[
                     build.op("arrive", [free, stage])
         return True
 
-    part = Slice(block, [*(op for op in inside if op.name.startswith("warp.")), *frame, *(each.count for each in sums)])
+    kept = _kept(consumer, inside)
+    part = Slice(block, [*(op for op in inside if op.name.startswith("warp.")), *frame, *(each.count for each in sums), *kept])
     attributes = {"warpgroups": 1, "warps": WARPS, "registers": registers}
     with consumer.location:
         made = ir.Operation.create(
@@ -155,6 +156,14 @@ def _make(consumer: ir.Operation, registers: int, sums: list[_Sum], ring: tuple[
         own = made.regions[0].blocks.append(argument.type, arg_locs=[argument.location])
         with ir.InsertionPoint(own):
             part.clone({argument: own.arguments[0]}, special)
+    for op in kept:
+        op.erase()
+
+
+def _kept(consumer: ir.Operation, inside: list[ir.Operation]) -> list[ir.Operation]:
+    """What threads of the consumers write down for what becomes the new role, such as its place in an order of sums."""
+    read = [op.operands[0] for op in inside if op.name == "memref.load"]
+    return [op for op in find_all(consumer, "warp.elect") if any(inner.operands[1] in read for inner in find_all(op, "memref.store"))]
 
 
 def _hand_over(each: _Sum, full: ir.Value, free: ir.Value) -> None:

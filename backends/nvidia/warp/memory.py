@@ -128,7 +128,8 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> st
     if element(tile.element_type).bits != 16:
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
     atom = f" + c / 4 * {memory.atom}" if tile.shape[1] > COLUMNS else ""
-    return f"{memory.address}{atom} + attn::swizzle_128((warp * 16 + {lane} % 16) * {ROW_BYTES} + {lane} / 16 * 16 + c % 4 * 32)"
+    # Compilers do not find that the swizzle of all c needs one exclusive or of the lane, where the sum is swizzled.
+    return f"{memory.address}{atom} + (warp * 16 + {lane} % 16) * {ROW_BYTES} + (({lane} % 8 ^ {lane} / 16) * 16 ^ c % 4 * 32)"
 
 
 def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
@@ -159,13 +160,14 @@ def lane_here(printer: WarpPrinter) -> str:
 def _write_pairs(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
     """Odd rows write two groups of columns the other way round, so that the rows of a quarter warp meet different banks."""
     groups = op.operands[0].type.shape[1] // 8
-    lane, row = lane_here(printer), printer.names.fresh("own_row")
+    lane, row, to = lane_here(printer), printer.names.fresh("own_row"), printer.names.fresh("own_chunk")
     printer.line(f"const int {row} = warp * 16 + {lane} / 4;")
+    printer.line(f"const uint32_t {to} = ({lane} % 4 / 2 ^ ({row} & 1) * 4 ^ {lane} / 4) * 16;")  # swizzled
     with printer.writer.unrolled("c", groups // 2), printer.writer.unrolled("h", 2):
         group = "c / 2 * 4 + c % 2"
-        for first, second in ((f"({row} & 1) * 2", "0"), (f"2 - ({row} & 1) * 2", "2")):
-            at = f"{memory.address} + ({group}) / 4 * {memory.atom} + "
-            at += f"attn::swizzle_128(({row} + 8 * h) * {ROW_BYTES} + (({group}) % 4 + {first}) * 32 + {lane} % 4 * 8)"
+        for second in ("0", "2"):
+            at = f"{memory.address} + c / 2 * {memory.atom} + ({row} + 8 * h) * {ROW_BYTES} + {lane} % 2 * 8 + "
+            at += f"({to} ^ c % 2 * 32 ^ {int(second) * 32})"
             values = [f"{row} & 1 ? {tile}[4 * ({group} + {2 - int(second)}) + 2 * h{e}] : {tile}[4 * ({group} + {second}) + 2 * h{e}]"
                       for e in ("", " + 1")]  # fmt: skip
             printer.line(f"attn::store_shared2({at}, {', '.join(values)});")

@@ -30,6 +30,10 @@ _SUMS = ("arith.addi", "arith.subi", "arith.minsi", "arith.maxsi", "arith.index_
 """What sums of positions are made of: a clamp has a bound that does not depend on them."""
 _STEPS, _LOOPS = 2, 3
 """Blocks of keys, and loops over queries, of one pass that are not alike, at most: those that a mask cuts, whole ones, and the last one."""
+_OF_POSITIONS = frozenset({"arith.sitofp"})
+"""What terms of positions need in addition."""
+_FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
+"""Facts of kernels over pairs; those on packed sequences have more."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
@@ -171,29 +175,53 @@ def _growth(value: ir.Value, argument: ir.Value) -> int | None:
 def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
 
-    Additions in a fixed order were slower, and so are other ops of pairs, which spill. "documents": blocks of queries are looked for.
+    Other ops of pairs spill. "documents": blocks of queries are looked for; "window": a mask has two sides; "positions": scores have terms
+    of positions; "keys": captured numbers of keys are added.
     """
     arguments = list(kernel.regions[0].blocks[0].arguments)
-    numbers = {read.operands[0] for map_ in maps for read in find_all(map_, "memref.load")}
+    reads = [read for map_ in maps for read in find_all(map_, "memref.load")]
+    numbers = {read.operands[0] for read in reads}
     floats = {value for value in numbers if isinstance(ir.MemRefType(value.type).element_type, ir.F32Type)}
+    keys = {read.operands[0] for read in reads if _is_of_key(read, maps, 0)} & floats
+    of_rows = len(floats - keys - {read.operands[0] for read in reads if _is_of_head(read, maps)})
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
+    limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
+    window = limits == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
+    placed = any(find_all(map_, *_OF_POSITIONS) for map_ in maps)
+    allowed = _PAIRS | _OF_POSITIONS | ({"arith.ori"} if window else frozenset())
     if (
-        set(facts) - {"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"}
+        set(facts) - _FACTS
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
-        or not all(op == kernel or op.name in _PAIRS for op in walk(kernel))
+        or not all(op == kernel or op.name in allowed for op in walk(kernel))
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
-        or any(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
+        or (limits and not window)
         or len(counts) != 1
         or len(maps) > _LOOPS
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
-    if (count and rectified) or (not documents and any(find_all(map_, "arith.andi") for map_ in maps)):
-        return None  # softcap before a relu; masks of two sides
-    weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else _WEIGHTS.get(count) if len(floats) == 2 else None
-    words = [weight, "documents" if documents else "", "masked" if _is_masked(maps) else ""]
-    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in words if word)
+    if (count and rectified) or (not documents and not window and any(find_all(map_, "arith.andi") for map_ in maps)):
+        return None  # softcap before a relu; other masks of two sides
+    normalised = _WEIGHTS.get(count) if of_rows == (3 if keys else 2) else "linear" if not count and of_rows == 1 else None
+    weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else normalised
+    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
+    told = [weight, *(word for word, said in kinds.items() if said)]
+    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
+
+
+def _is_of_key(read: ir.Operation, maps: list[ir.Operation], key: int = 1) -> bool:
+    """Whether a captured number is read for each pair, at a place that depends on the key alone: index number `key` of a map."""
+    inside = [map_ for map_ in maps if read.parent == map_]
+    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
+    return bool(inside) and all(depends.get(index, frozenset()) == {key} for index in list(read.operands)[1:])
+
+
+def _is_of_head(read: ir.Operation, maps: list[ir.Operation]) -> bool:
+    """Whether a captured number is the same for all pairs of a head."""
+    inside = [map_ for map_ in maps if read.parent == map_]
+    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
+    return bool(inside) and not any(depends.get(index) for index in list(read.operands)[1:])
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:

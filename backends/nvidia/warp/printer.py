@@ -134,7 +134,8 @@ class WarpPrinter:
 
     def assign(self, target: str, value: ir.Value) -> None:
         """Gives a variable or array another value."""
-        self.copy(target, self.printed[value], value.type)
+        source = self.printed[value]
+        self.copy(target, source.address if isinstance(source, Address) else source, value.type)
 
     def copy(self, target: str, source: str, type_: ir.Type) -> None:
         """Copies a number or the registers of a fragment."""

@@ -1,7 +1,9 @@
 """Rules of the frame: roles, loops, conditions, who does something, and how tiles are handed out."""
 
-from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
+from attn_mlir.diagnostics import source_line
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
@@ -62,11 +64,24 @@ def _crossed(block: ir.Block) -> list[int]:
 
 
 def _if(printer: WarpPrinter, op: ir.Operation, condition: str) -> None:
-    targets = [printer.declare(result, "chosen") for result in op.results]
+    tiles = {n: result for n, result in enumerate(op.results) if isinstance(result.type, ir.MemRefType)}
+    targets = [_address(printer, result) if n in tiles else printer.declare(result, "chosen") for n, result in enumerate(op.results)]
     for head, region in zip((f"if ({condition})", "else"), op.regions, strict=True):
         if len(region.blocks) and (targets or len(list(region.blocks[0].operations)) > 1):
             with printer.writer.block(head):
                 printer.block(region.blocks[0], targets)
+    for n, result in tiles.items():
+        chosen = [printer.printed[list(region.blocks[0].operations[-1].operation.operands)[n]] for region in op.regions]
+        if any((each.atom, each.row) != (chosen[0].atom, chosen[0].row) for each in chosen):
+            raise UnsupportedError(f"warp: tiles that a condition chooses between lie alike in shared memory ({source_line(op.location)})")
+        printer.printed[result] = Address(targets[n], chosen[0].atom, chosen[0].row)
+
+
+def _address(printer: WarpPrinter, tile: ir.Value) -> str:
+    """A variable for where a tile lies."""
+    name = printer.name(tile, "tile")
+    printer.line(f"uint32_t {name};")
+    return name
 
 
 def _block_id(printer: WarpPrinter, op: ir.Operation) -> None:

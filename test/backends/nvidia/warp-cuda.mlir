@@ -55,7 +55,7 @@
       // CHECK: attn::barrier_wait(barrier + [[STAGE]] * 8, [[PHASE]]);
       "warp.wait"(%full, %stage, %phase) : (!warp.barrier<2 : i64, 1 : i64>, index, index) -> ()
       // CHECK-NEXT: uint32_t [[READ:.*]][32];
-      // CHECK: attn::load_matrices([[TILE]] + c / 4 * 8192 + attn::swizzle_128(
+      // CHECK: attn::load_matrices([[TILE]] + c / 4 * 8192 + (warp * 16 + lane % 16) * 128 + ((lane % 8 ^ lane / 16) * 16 ^ c % 4 * 32)
       %a = "warp.read"(%tile) : (!tile) -> !half
       %start = "warp.registers"() : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
       // CHECK: attn::wgmma_begin();
