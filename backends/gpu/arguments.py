@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, KernelParameter
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names
+from attn_mlir.dialects.regions import maker
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
@@ -35,7 +36,8 @@ class Arguments:
         self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
 
     def number(self, value: ir.Value) -> int:
-        """Which argument a value is. Raises UnsupportedError for other values."""
+        """Which argument a value is, or is a transposed view of. Raises UnsupportedError for other values."""
+        value, _ = _viewed(value)
         for number, argument in enumerate(self.values):
             if argument == value:
                 return number
@@ -51,13 +53,13 @@ class Arguments:
 
     def size(self, value: ir.Value, dim: int) -> str:
         """Its size along `dim`, an int."""
-        number = self.number(value)
+        number, dim = self.number(value), _viewed(value, dim)[1]
         name = f"{self.names[number]}_n{dim}"
         return self._add(name, KernelParameter("size", number, dim), f"int {name}")
 
     def stride(self, value: ir.Value, dim: int) -> str:
         """Its stride along `dim` in elements, a long long."""
-        number = self.number(value)
+        number, dim = self.number(value), _viewed(value, dim)[1]
         name = f"{self.names[number]}_s{dim}"
         return self._add(name, KernelParameter("stride", number, dim, "long long"), f"long long {name}")
 
@@ -134,3 +136,11 @@ class Arguments:
     def _sorted(self) -> list[tuple[KernelParameter, str]]:
         order = ("descriptor", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))
+
+
+def _viewed(value: ir.Value, dim: int = 0) -> tuple[ir.Value, int]:
+    """The memory that a value is or shows transposed, and which of its dimensions `dim` is."""
+    view = maker(value, "memref.transpose")
+    if view is None:
+        return value, dim
+    return view.operands[0], ir.AffineDimExpr(view.attributes["permutation"].value.results[dim]).position

@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
-from attn_mlir.backends.gpu.structure import constant
-from attn_mlir.backends.nvidia.forming import maps
+from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former, Loaded
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -16,19 +15,22 @@ from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, memref
-from attn_mlir.passes.regions import block_of, find_all, walk
+from attn_mlir.passes.regions import block_of, find_all, maker
 
 _NUMBERS, _RESERVED, _MOST_STAGES = 1024, 2048, 8
 """Bytes of a stage beside tiles and of shared memory beside stages, and the most stages."""
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 @dataclass
 class ChunksFormer(Former):
-    """Fragments have the rows of a state, 64 for each warpgroup; a tile of the grid is a scan, of one head and sequence or segment.
+    """A tile of the grid is a scan, of one head and sequence or segment. The rows of fragments are those of the state or, where a map makes
+    the second factor of products, its columns (`turned`): 64 for each warpgroup.
 
-    A product sums over positions, which are rows of both tiles: the first one, or what a map makes of it, is read transposed. Numbers of
-    positions that are summed up along a chunk (`tile.cumsum`) come to shared memory with the first tile that is loaded after them
-    (`warp.make_rows`), at the same barrier; maps read them there.
+    A product sums over positions, which are rows of both tiles: what a map makes of one is read transposed, and is the first factor, in
+    registers; the other one is read from shared memory as it was loaded. Numbers of positions that are summed up along a chunk
+    (`tile.cumsum`) come to shared memory with the first tile that is loaded after them (`warp.make_rows`), at the same barrier; maps read
+    them there.
     """
 
     GRIDS: ClassVar[tuple[str, ...]] = ("chunks",)
@@ -45,6 +47,8 @@ class ChunksFormer(Former):
     """The ring with whose tiles they come."""
     of_positions: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Maps that make a number for each position, by their results: they are computed where they are needed."""
+    states: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Memory of states, by what it is for the function, with a row for each row of a fragment."""
 
     def _share_rows(self) -> None:
         loops = [op for op in find_all(self.function, "scf.for") if list(op.results)]
@@ -53,9 +57,12 @@ class ChunksFormer(Former):
         state = ir.RankedTensorType(loops[0].results[0].type)
         if state.rank != 2 or "sequences" in ir.DictAttr(self.function.attributes["tile.kernel"]):
             raise Refused("a scan of sequences side by side, or without a state")
-        self.block, self.columns = state.shape[0], state.shape[1]
         self.chunks = loops[0]
+        seconds = [maker(list(op.operands)[-1]) for op in find_all(self.chunks, *_DOTS)]
+        self.turned = all(op is not None and op.name == "tile.map" for op in seconds)
+        self.block, self.columns = state.shape[::-1] if self.turned else state.shape
         super()._share_rows()
+        self.resident = 2 if self.warpgroups == 1 else 1
         for op in find_all(self.function, "tile.map"):
             if len(block_of(op).arguments) == 1 and not self._is_of_state(op.results[0]):
                 self.of_positions[op.results[0]] = op
@@ -65,7 +72,7 @@ class ChunksFormer(Former):
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.chunks, "tile.load")]
         stage = sum(bytes_of(type_) for type_ in loads) + _NUMBERS
-        most = min(_MOST_STAGES, (self.target.shared_bytes - _RESERVED) // max(1, stage))
+        most = min(_MOST_STAGES, (self.shared_bytes - _RESERVED) // max(1, stage))
         return attributes.write({**fields, "stages": chosen.get("stages", max(1, most))})
 
     def _is_of_state(self, numbers: ir.Value) -> bool:
@@ -78,11 +85,23 @@ class ChunksFormer(Former):
         if "segment" in facts:
             size = build.index(ir.IntegerAttr(facts["segment"]).value)
             scans = arith.MulIOp(scans, arith.CeilDivSIOp(memref.DimOp(over, build.index(2)).result, size).result).result
+        blocks = build.index(ir.IntegerAttr(facts["blocks"]).value if "blocks" in facts else 1)
         with build.named("tiles"):
-            return TileNumbers(arith.MulIOp(heads, scans).result, build.index(1), heads)
+            return TileNumbers(arith.MulIOp(arith.MulIOp(heads, scans).result, blocks).result, blocks, heads)
+
+    def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+        """Of what a program has some columns of, its own."""
+        view = maker(source, "memref.subview")
+        if view is None:
+            return source, None
+        memory, *offsets = view.operands
+        static = list(ir.DenseI64ArrayAttr(view.attributes["static_offsets"]))
+        if len(static) != 4 or any(static[:3]) or not ir.ShapedType.is_dynamic_size(static[3]) or maker(memory) is not None:
+            raise Refused("a program reads and writes some columns of a tensor, and all of its rows")
+        return memory, offsets[0]
 
     def _make_rings(self) -> None:
-        """Those of tiles that the loop loads; an initial state goes to registers."""
+        """Those of tiles that the loop loads; states go to and come from registers."""
         super()._make_rings()
         self.buffers: dict[ir.Value, ir.Value] = {}
         for op in find_all(self.function, "tile.cumsum"):
@@ -90,12 +109,27 @@ class ChunksFormer(Former):
             if type_.rank != 1 or str(type_.element_type) != "f32" or flag(op, "reverse") or op.operands[0] not in self.of_positions:
                 raise Refused("sums along a chunk are of one number of f32 for each position, the first one first")
             ring = self._brings(op)
-            with build.named("sums"):
-                self.buffers[op.results[0]] = build.op(
-                    "alloc", results=[build.shared_type([1, type_.shape[0]], type_.element_type, 0)]
-                ).result
+            self.buffers[op.results[0]] = self._buffer("sums", type_)
             self._awaits(ring)
         self._make_factors()
+        initial = [op.operands[0] for op in find_all(self.function, "tile.load") if self._is_initial(op)]
+        for memory in dict.fromkeys([*initial, *(op.operands[1] for op in find_all(self.function, "tile.store"))]):
+            whole, column = self._memory(memory)
+            if column is not None and not self.turned:
+                raise Refused("columns of states are rows of fragments only where they are turned")
+            self.states[memory] = self._turned(self._value(whole)) if self.turned else self._value(whole)
+
+    def _turned(self, memory: ir.Value) -> ir.Value:
+        """A view whose rows are the columns of states in memory."""
+        type_ = ir.MemRefType(memory.type)
+        *outer, rows, columns = type_.shape
+        made = ir.MemRefType.get([*outer, columns, rows], type_.element_type, type_.layout)
+        order = ir.AffineMapAttr.get(ir.AffineMap.get_permutation([0, 1, 3, 2]))
+        return ir.Operation.create("memref.transpose", results=[made], operands=[memory], attributes={"permutation": order}).result
+
+    def _buffer(self, name: str, numbers: ir.RankedTensorType) -> ir.Value:
+        with build.named(name):
+            return build.op("alloc", results=[build.shared_type([1, *numbers.shape], numbers.element_type, 0)]).result
 
     def _awaits(self, ring: SharedRing) -> None:
         """One more arrival when a tile is there."""
@@ -106,14 +140,13 @@ class ChunksFormer(Former):
     def _make_factors(self) -> None:
         """Buffers of numbers that maps read which make factors of products: they come with the first tile of a chunk, too."""
         loads = [op for op in find_all(self.chunks, "tile.load") if op.results[0] not in self.same and self._reads(op)]
-        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(block_of(op).arguments) == 2 and self._is_transposed(op)]
+        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(block_of(op).arguments) == 2]
         reads = [read.operands[0] for op in maps_ for read in find_all(op, "tensor.extract")]
         for tile in dict.fromkeys(tile for tile in reads if tile in self.of_positions):
             type_ = ir.RankedTensorType(tile.type)
             if str(type_.element_type) != "f32" or not loads:
                 raise Refused("factors of positions are numbers of f32, and come with a tile")
-            with build.named("factors"):
-                self.factors[tile] = build.op("alloc", results=[build.shared_type([1, *type_.shape], type_.element_type, 0)]).result
+            self.factors[tile] = self._buffer("factors", type_)
             self.brings = self.rings[loads[0].operands[0], self._rows_of(loads[0])]
             self._awaits(self.brings)
 
@@ -143,13 +176,29 @@ class ChunksFormer(Former):
         elif result in self.of_positions:
             return
         elif op.name == "tile.load" and self._is_initial(op):
-            place = [self._value(v) for v in list(op.operands)[1:4]]
-            type_ = self._where().type_of(op.results[0].type)
-            self.known[op.results[0]] = build.op("load", [self._value(op.operands[0]), *place], [type_]).result
-        elif op.name == "tile.map" and self._is_transposed(op):
-            self.known[op.results[0]] = self._transposed(op)
+            self.known[op.results[0]] = build.op("load", self._from(*list(op.operands)[:4]), [self._state()]).result
+        elif op.name == "memref.subview":
+            return
+        elif op.name == "tile.map" and self._is_of_state(op.results[0]):
+            self.known[op.results[0]] = self._of_chunk(op)
+        elif op.name == "tile.map":
+            self._read(op)
+            if any(use.owner.operation.name in _DOTS for use in op.results[0].uses):
+                self.known[op.results[0]] = self._transposed(op)
         else:
             super()._op(op)
+
+    def _state(self) -> ir.Type:
+        """The warpgroup's part of a state."""
+        return build.fragment_type(INSTRUCTION, "tile", [ROWS, self.columns], ir.F32Type.get())
+
+    def _from(self, memory: ir.Value, *place: ir.Value) -> list[ir.Value]:
+        """The memory of states, batch, head, and the warpgroup's first row there; all rows of a state exist."""
+        (batch, head, row), (_, column) = map(self._value, place), self._memory(memory)
+        if self.turned and constant(place[2]) != 0:
+            raise Refused("a program has all rows of a state")
+        first = row if column is None else self._value(column)
+        return [self.states[memory], batch, head, arith.AddIOp(first, self.first).result]
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         """Also what waits for this tile: sums are made behind its copy, and numbers of them are read when it is there."""
@@ -206,12 +255,10 @@ class ChunksFormer(Former):
             raise Refused(f"a number of each position is asked for of {tile.type}")
         block = block_of(self.of_positions[tile])
         known = {block.arguments[0]: place}
-        self._clone(block, known, lambda read: self._number(read.operands[0], known[read.operands[1]]))
-        last = block.operations[-1].operation
-        return known.get(last.operands[0]) or self._value(last.operands[0])
+        return self._clone(block, known, lambda read: self._number(read.operands[0], known[read.operands[1]]))
 
-    def _clone(self, block: ir.Block, known: dict[ir.Value, ir.Value], element: Callable[[ir.Operation], ir.Value]) -> None:
-        """Computes what a map's region does, `element` what it reads of tiles."""
+    def _clone(self, block: ir.Block, known: dict[ir.Value, ir.Value], element: Callable[[ir.Operation], ir.Value]) -> ir.Value:
+        """Computes what a map's region does, `element` what it reads of tiles. What it yields."""
         for op in [view.operation for view in list(block.operations)[:-1]]:
             if op.name == "tensor.extract":
                 known[op.results[0]] = element(op)
@@ -222,73 +269,104 @@ class ChunksFormer(Former):
             for n, value in enumerate(op.operands):
                 clone.operands[n] = known.get(value) or self.read_here.get(value) or self._value(value)
             known.update(zip(op.results, clone.results, strict=True))
+        (value,) = yielded(block)
+        return known.get(value) or self._value(value)
 
     # ---- products over positions
 
-    def _is_transposed(self, op: ir.Operation) -> bool:
-        """Whether a map makes the first factor of products over positions."""
-        uses = [(use.owner.operation, use.operand_number) for result in op.results for use in result.uses]
-        firsts = [flag(user, "transpose_a") and n == len(list(user.operands)) - 2 for user, n in uses if user.name.startswith("tile.dot")]
-        return bool(firsts) and all(firsts) and len(firsts) == len(uses)
+    def _of_chunk(self, op: ir.Operation) -> ir.Value:
+        """The factor of a state: one number for all of its rows."""
+        block = block_of(op)
+        if len(op.results) != 1 or list(block.arguments[0].uses) or find_all(op, "tensor.extract"):
+            raise Refused("rows of a state have factors of their own")
+        return self._clone(block, {}, lambda read: read.results[0])
 
     def _own_columns(self, tile: Loaded) -> ir.Value:
-        """The warpgroup's columns of a tile of positions, which are rows of the state."""
+        """The warpgroup's columns of a tile of positions, which are rows of its fragment."""
         type_ = ir.MemRefType(tile.memory.type)
         if type_.shape[1] != self.block:
-            raise Refused(f"a tile of {type_.shape[1]} columns stands for the {self.block} rows of a state")
+            raise Refused(f"a tile of {type_.shape[1]} columns stands for the {self.block} of all warpgroups")
         buffer, stage, row, _ = tile.memory.owner.operation.operands
         own = ir.MemRefType.get([type_.shape[0], ROWS], type_.element_type, memory_space=type_.memory_space)
         return build.op("view", [buffer, stage, row, self.first], [own]).result
 
+    def _read(self, op: ir.Operation) -> None:
+        """Reads the loaded tiles that a map over positions and columns reads, transposed, those that no map has read before."""
+        shape = ir.RankedTensorType(op.results[0].type).shape
+        if len(op.results) != 1 or op.opview.kinds() or len(shape) != 2:
+            raise Refused("a map over positions makes one tile of others")
+        for tile in dict.fromkeys(inner.operands[0] for inner in find_all(op, "tensor.extract") if inner.operands[0] in self.loaded):
+            if self.loaded[tile].fragment is None:
+                fragment = build.fragment_type(INSTRUCTION, "tile", [ROWS, shape[0]], ir.RankedTensorType(tile.type).element_type)
+                self.loaded[tile].fragment = build.op("read_transposed", [self._own_columns(self.loaded[tile])], [fragment]).result
+
     def _transposed(self, op: ir.Operation) -> ir.Value:
-        """A map over positions and columns as a fragment of columns and positions."""
-        block, (type_,) = block_of(op), [ir.RankedTensorType(result.type) for result in op.results]
-        tiles = {inner.operands[0] for inner in walk(op) if inner.name == "tensor.extract" and inner.operands[0] in self.loaded}
-        if op.opview.kinds() or any(ir.RankedTensorType(tile.type).shape != type_.shape for tile in tiles):
-            raise Refused("a map over positions makes one tile of the loaded ones that it reads")
-        read: dict[ir.Value, ir.Value] = {}
-        for tile in tiles:
-            element = ir.RankedTensorType(tile.type).element_type
-            fragment = build.fragment_type(INSTRUCTION, "tile", [ROWS, type_.shape[0]], element)
-            read[tile] = build.op("read_transposed", [self._own_columns(self.loaded[tile])], [fragment]).result
+        """A map over positions and columns as a fragment of columns and positions; the maps whose tiles it reads are part of it."""
+        type_ = ir.RankedTensorType(op.results[0].type)
 
-        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            column = arith.AddIOp(self.first, i).result
-            known = {block.arguments[0]: j, block.arguments[1]: column}
+        def element(i: ir.Value, j: ir.Value, of: ir.Operation) -> ir.Value:
+            block = block_of(of)
+            known = {block.arguments[0]: j, block.arguments[1]: arith.AddIOp(self.first, i).result}
 
-            def element(inner: ir.Operation) -> ir.Value:
+            def read(inner: ir.Operation) -> ir.Value:
                 source, *places = inner.operands
-                if source in read and places == list(block.arguments):
-                    return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[read[source], i, j]).result
-                if len(places) != 1 or places[0] != block.arguments[0]:
+                if places == list(block.arguments[:1]):
+                    return self._number(source, j)
+                before = maker(source, "tile.map")
+                if places != list(block.arguments) or (before is None and source not in self.loaded):
                     raise Refused("a map reads a tile at another place than its own")
-                return self._number(source, j)
+                if before is not None:
+                    return element(i, j, before)
+                operands = [self.loaded[source].fragment, i, j]
+                return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=operands).result
 
-            self._clone(block, known, element)
-            value = block.operations[-1].operation.operands[0]
-            return [known.get(value) or self._value(value)]
+            return self._clone(block, known, read)
 
         made = build.fragment_type(INSTRUCTION, "tile", [ROWS, type_.shape[0]], type_.element_type)
-        return build.map_([ROWS, type_.shape[0]], [made], [""], body)[0]
+        return build.map_([ROWS, type_.shape[0]], [made], [""], lambda i, j: [element(i, j, op)])[0]
+
+    def _start(self, op: ir.Operation) -> None:
+        value = self._value(op.operands[0])
+        self.known[op.results[0]] = build.map_([ROWS, self.columns], [self._state()], [""], lambda *places: [value])[0]
 
     def _product(self, op: ir.Operation) -> None:
         *before, a, b = op.operands
-        if not flag(op, "transpose_a") or flag(op, "transpose_b") or b not in self.loaded:
-            raise Refused("products of scans without rows of o sum over positions, with a loaded tile as their second factor")
-        left = self._own_columns(self.loaded[a]) if a in self.loaded else self._value(a)
-        type_ = self._where().type_of(op.results[0].type)
-        sums = maps.scaled(*map(self._value, before)) if before else None
-        start = sums if sums is not None else build.op("registers", results=[type_]).result
-        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(sums is not None)).result
+        first, second = (b, a) if self.turned else (a, b)
+        if not flag(op, "transpose_a") or flag(op, "transpose_b") or second not in self.loaded:
+            raise Refused("products of scans without rows of o sum over positions, with a loaded tile as one factor")
+        left = self._own_columns(self.loaded[first]) if first in self.loaded else self._value(first)
+        start = self._scaled(*map(self._value, before)) if before else build.op("registers", results=[self._state()]).result
+        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), int(bool(before))).result
         build.op("mma_begin")
-        pending = build.mma_async(start, left, self.loaded[b].memory, keep, (a in self.loaded, False))
+        pending = build.mma_async(start, left, self.loaded[second].memory, keep, (first in self.loaded, False))
         build.op("mma_commit")
-        self.known[op.results[0]] = build.mma_wait(pending, type_, 0)
+        self.known[op.results[0]] = build.mma_wait(pending, self._state(), 0)
+
+    def _scaled(self, sums: ir.Value, factor: ir.Value | None = None) -> ir.Value:
+        """A state, times its factor if there is one that is not 1."""
+        one = maker(factor, "arith.constant") if factor is not None else None
+        if factor is None or (one is not None and ir.FloatAttr(one.attributes["value"]).value == 1.0):
+            return sums
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            element = ir.Operation.create("tensor.extract", results=[factor.type], operands=[sums, i, j]).result
+            return [arith.MulFOp(element, factor).result]
+
+        return build.map_([ROWS, self.columns], [self._state()], [""], body)[0]
 
     def _store(self, op: ir.Operation) -> None:
-        """All rows of a state exist."""
+        """A state."""
         tile, target, batch, head, row, count = op.operands
-        if constant(count) != self.block:
+        if constant(count) is None or ir.RankedTensorType(tile.type) != ir.RankedTensorType(self.chunks.results[0].type):
             raise Refused("a scan without rows of o stores states alone")
-        first = arith.AddIOp(self._value(row), self.first).result
-        build.op("store", [self._tile(tile), self._value(target), self._value(batch), self._value(head), first])
+        build.op("store", [self._value(tile), *self._from(target, batch, head, row)])
+
+
+def adds_to_state(function: ir.Operation) -> bool:
+    """Whether a tiled function scans chunks of 16 bits for their states alone: it multiplies, and stores nothing else."""
+    loops = [op for op in find_all(function, "scf.for") if list(op.results)]
+    if len(loops) != 1 or len(loops[0].results) != 1 or not find_all(loops[0], *_DOTS):
+        return False
+    states = [loops[0].results[0], block_of(loops[0]).arguments[1], *yielded(block_of(loops[0]))]
+    kinds = {ir.RankedTensorType(op.results[0].type).element_type.width for op in find_all(loops[0], "tile.load")}
+    return kinds == {16} and all(op.operands[0] in states for op in find_all(function, "tile.store"))

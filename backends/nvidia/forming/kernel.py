@@ -22,6 +22,8 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
+_OF_CHIP = 1024
+"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -56,6 +58,8 @@ class Former:
     same: dict[ir.Value, ir.Value] = field(default_factory=dict)
     rows: int = ROWS
     instruction: str = INSTRUCTION
+    resident: int = 1
+    """Thread blocks that share a multiprocessor, its registers and its shared memory."""
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""
@@ -91,10 +95,10 @@ class Former:
             raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
 
     def _frame(self) -> ir.Operation:
-        name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        self.registers = launch_registers(self.target.registers, self.warpgroups)
-        file, shared = self.target.registers, self.target.shared_bytes
-        numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
+        name, file = ir.StringAttr(self.function.attributes["sym_name"]).value, self.target.registers // self.resident
+        self.registers = launch_registers(file, self.warpgroups)
+        self.shared_bytes = (self.target.shared_bytes + _OF_CHIP) // self.resident - _OF_CHIP
+        numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
@@ -159,11 +163,16 @@ class Former:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             if type_.is_dynamic_dim(3) or type_.shape[3] not in (64, 128, 192, 256):
                 raise Refused(f"rows of 64, 128, 192 or 256 elements fit swizzled tiles, not those of {type_}")
-            name, turned = self.names[ir.BlockArgument(source).arg_number], is_turned(op, self._reads(op), rows)
-            self.rings[source, rows] = self._ring(name, self.known[source], rows, turned)
+            argument, _ = self._memory(source)
+            name, turned = self.names[ir.BlockArgument(argument).arg_number], is_turned(op, self._reads(op), rows)
+            self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
 
-    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
-        return rings.make(name, source, rows, len(self.rings), self.warpgroups, turned)
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
+        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
+
+    def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+        """The argument that a tensor is, or is some columns of, and the first of these; None for 0."""
+        return source, None
 
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """The tiles that a load makes and something uses: its own, and those of loads of the same."""
@@ -285,13 +294,14 @@ class Former:
             self.loaded[op.results[0]] = self.loaded[self.same[op.results[0]]]
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
-        place = [self._value(v) for v in list(op.operands)[1:4]]
+        _, column = self._memory(op.operands[0])
+        place = [*map(self._value, list(op.operands)[1:4]), build.index(0) if column is None else self._value(column)]
         memory, stage = self._filled(ring, place)
         self.counts[ring.count] = arith.AddIOp(self.counts[ring.count], build.index(1)).result
         self.loaded[op.results[0]] = Loaded(ring, memory, stage)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """The tile at a place (batch, head, row), once it has been copied, and its stage."""
+        """The tile at a place (batch, head, row, column), once it has been copied, and its stage."""
         assert isinstance(ring, RingBuffer)
         return rings.fill(ring, place, self.counts[ring.count], self.leads)
 
