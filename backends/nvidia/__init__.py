@@ -22,7 +22,6 @@ BACKEND = Backend(
         "nvidia-prepare-chunks": "passes.prepare_chunks:PrepareChunks",
         "nvidia-join-maps": "passes.join_maps:JoinMaps",
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
-        "warp-scale-residuals": "passes.scale_residuals:ScaleResiduals",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",

@@ -140,8 +140,8 @@ WHOLE_COLUMNS: Annotated[int, Provenance("2026-11-26", "H100", "commit 1353616f"
 
 # ---- chunk scans (`hopper/scan.py`, `hopper/channel_*.py`)
 
-SCAN_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = (104, 56)
-"""Registers of a warpgroup's thread beside the state, with rows of o and without."""
+SCAN_REGISTERS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = 104
+"""Registers of a warpgroup's thread beside the state."""
 SCALED_REGISTERS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit cff316d7")] = 64
 """As many more where the state is scaled between products."""
 ROUNDED_STEPS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = 8

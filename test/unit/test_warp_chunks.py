@@ -41,8 +41,11 @@ class Scan:
     backward: str = ""
     """Of a backward pass: "states", which products of gradients of decays need in two pieces, or "gradients", those of states."""
 
+    tanh: bool = False
+    """Whether elements of k are changed before."""
+
     def __str__(self) -> str:
-        return f"{self.keys}x{self.values} {self.decay} {self.element}{' mod' if self.mod else ''} {self.backward}".rstrip()
+        return f"{self.keys}x{self.values} {self.decay} {self.element}{' mod' * self.mod}{' tanh' * self.tanh} {self.backward}".rstrip()
 
 
 @cache
@@ -51,7 +54,8 @@ def module_of(scan: Scan) -> ir.Module:
     context = loaded_context()
     with context, ir.Location.unknown():
         v_mod = (lambda x, b, h, t: x * _FACTORS[b, h, t]) if scan.mod else None
-        traced = trace_linear(LinearDefinition(decay=scan.decay, v_mod=v_mod), Inputs(scan.element, scan.keys, scan.values))
+        k_mod = (lambda x: x.tanh()) if scan.tanh else None
+        traced = trace_linear(LinearDefinition(decay=scan.decay, k_mod=k_mod, v_mod=v_mod), Inputs(scan.element, scan.keys, scan.values))
         wanted = [f"arg{n}" for n, capture in enumerate(traced.captures, 3) if capture.kind == "tensor"]
         name, prepare = prepare_derivative("", [], segment=_SEGMENT)
         if scan.backward:
@@ -72,7 +76,10 @@ def kernel_of(scan: Scan) -> ir.Operation:
 
 
 def arguments(scan: Scan, length: int) -> tuple[list[Any], np.ndarray]:
-    """Inputs, memory for the states, and what these are. The gradient of a state sums up what comes after it: q and do stand for k and v."""
+    """Inputs, memory for the states, and what these are.
+
+    The gradient of a state sums up what comes after it: q and do stand for k and v.
+    """
     draw, batch, segments = np.random.default_rng(0), 2, -(-length // _SEGMENT)
     k, v = (rounded(scan, draw.standard_normal((batch, h, length, n))) for h, n in ((2, scan.keys), (4, scan.values)))
     rates = -0.3 * draw.random(4)
@@ -86,7 +93,8 @@ def arguments(scan: Scan, length: int) -> tuple[list[Any], np.ndarray]:
     for b, h, n in np.ndindex(batch, 4, segments):
         places, state = range(n * _SEGMENT, min(length, (n + 1) * _SEGMENT)), states[b * segments + n, h]
         for t in places[::-1] if scan.backward == "gradients" else places:
-            added = np.outer(k[b, h // 2, t], factors[b, h, t] * v[b, h, t])
+            key = rounded(scan, np.tanh(k[b, h // 2, t])) if scan.tanh else k[b, h // 2, t]
+            added = np.outer(key, factors[b, h, t] * v[b, h, t])
             state[:] = np.exp(steps[b, h, t]) * (state + added) if scan.backward == "gradients" else np.exp(steps[b, h, t]) * state + added
     order = [k, *decays, v] if scan.backward == "gradients" else [k, v, *decays, *[v] * (scan.backward == "states")]
     return [*order, *[factors] * scan.mod, np.full(states.shape, np.nan)], states
@@ -110,7 +118,16 @@ def worst(scan: Scan, length: int, orders: int = 2) -> float:
 
 
 @pytest.mark.parametrize(
-    "scan", [Scan(), Scan(128, 128), Scan(128, 64, "head", "bf16"), Scan(64, 128, "none"), Scan(128, 64, mod=True)], ids=str
+    "scan",
+    [
+        Scan(),
+        Scan(128, 128),
+        Scan(128, 64, "head", "bf16"),
+        Scan(64, 128, "none"),
+        Scan(128, 64, mod=True),
+        Scan(128, 128, mod=True, tanh=True),
+    ],
+    ids=str,
 )
 def test_states_of_segments(scan: Scan) -> None:
     bar = 6e-4 if scan.element == "f16" else 4e-3

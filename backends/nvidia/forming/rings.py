@@ -1,6 +1,6 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -99,10 +99,12 @@ def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, i
     return Raw(shared, full, free)
 
 
-def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
+def fill(
+    ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, beside: Callable[[ir.Value], None] | None = None
+) -> tuple[ir.Value, ir.Value]:
     """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column) into use number `count` of a ring; all wait for it.
 
-    Gives the tile and the number of its stage.
+    Gives the tile and the number of its stage. `beside` makes what that warpgroup does after the copy, for that stage.
     """
     tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
@@ -120,6 +122,8 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
             build.op("fence_async")
             build.op("arrive", [ring.raw.free, stage])
             build.op("arrive", [ring.full, stage])
+        if beside is not None:
+            beside(stage)
         scf.YieldOp([])
     build.op("wait", [ring.full, stage, phase])
     return tile, stage
