@@ -12,7 +12,7 @@ from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir, memref
-from attn_mlir.passes.regions import block_of, find_all
+from attn_mlir.passes.regions import block_of, find_all, maker
 
 
 @dataclass
@@ -24,13 +24,11 @@ class NumbersFormer(Former):
     chunks: ir.Operation = field(init=False)
     """The loop over chunks."""
     buffers: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    """Those of sums."""
+    """Those of sums and of factors, in the order in which they are made."""
     sums: dict[ir.Value, tuple[ir.Value, ir.Value]] = field(default_factory=dict)
-    """Of sums of a chunk: the buffer and its stage."""
+    """Of those that have come: the buffer and its stage."""
     waiting: list[ir.Operation] = field(default_factory=list)
-    """Sums, and numbers of them, that come with the next tile."""
-    factors: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    """Buffers of numbers that maps make of positions and factors of products read."""
+    """What reads numbers that come with the next tile."""
     read_here: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """Of a region that makes numbers: what it has read of those that were made before."""
     brings: SharedRing | None = None
@@ -41,85 +39,53 @@ class NumbersFormer(Former):
     def _make_rings(self) -> None:
         """Also buffers of numbers, whose makers arrive where a tile's copy does."""
         super()._make_rings()
-        for op in find_all(self.function, "tile.cumsum"):
-            type_ = ir.RankedTensorType(op.results[0].type)
-            if type_.rank != 1 or str(type_.element_type) != "f32" or flag(op, "reverse") or op.operands[0] not in self.of_positions:
-                raise Refused("sums along a chunk are of one number of f32 for each position, the first one first")
-            ring = self._brings(op)
-            self.buffers[op.results[0]] = self._buffer("sums", type_)
-            self._awaits(ring)
-        self._make_factors()
-
-    def _buffer(self, name: str, numbers: ir.RankedTensorType) -> ir.Value:
-        with build.named(name):
-            return build.op("alloc", results=[build.shared_type([1, *numbers.shape], numbers.element_type, 0)]).result
-
-    def _awaits(self, ring: SharedRing) -> None:
-        """One more arrival when a tile is there."""
-        assert isinstance(ring, RingBuffer)
-        stages, arrivals = stages_and_arrivals(ring.full.type)
-        ring.full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
-
-    def _make_factors(self) -> None:
-        """Buffers of numbers that maps read which make factors of products: they come with the first tile of a chunk, too."""
         loads = [op for op in find_all(self.chunks, "tile.load") if op.results[0] not in self.same and self._reads(op)]
-        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(block_of(op).arguments) == 2]
+        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(op.operands) == 2]
         reads = [read.operands[0] for op in maps_ for read in find_all(op, "tensor.extract")]
-        for tile in dict.fromkeys(tile for tile in reads if tile in self.of_positions):
+        sums = [
+            op.results[0] for op in find_all(self.chunks, "tile.cumsum") if op.operands[0] in self.of_positions and not flag(op, "reverse")
+        ]
+        for tile in dict.fromkeys([*sums, *(tile for tile in reads if tile in self.of_positions)]):
             type_ = ir.RankedTensorType(tile.type)
             if str(type_.element_type) != "f32" or not loads:
-                raise Refused("factors of positions are numbers of f32, and come with a tile")
-            self.factors[tile] = self._buffer("factors", type_)
-            self.brings = self.rings[loads[0].operands[0], self._rows_of(loads[0])]
-            self._awaits(self.brings)
-
-    def _brings(self, op: ir.Operation) -> SharedRing:
-        """The ring of the tile that sums come with: the first one that is loaded behind them."""
-        ops = [view.operation for view in op.block.operations]
-        loads = [
-            each for each in ops[ops.index(op) :] if each.name == "tile.load" and each.results[0] not in self.same and self._reads(each)
-        ]
-        if not loads:
-            raise Refused("no tile is loaded behind sums along a chunk")
-        return self.rings[loads[0].operands[0], self._rows_of(loads[0])]
+                raise Refused("numbers of positions are of f32, and come with a tile")
+            with build.named("sums" if tile in sums else "factors"):
+                self.buffers[tile] = build.op("alloc", results=[build.shared_type([1, *type_.shape], type_.element_type, 0)]).result
+            ring = self.brings = self.rings[loads[0].operands[0], self._rows_of(loads[0])]
+            assert isinstance(ring, RingBuffer)
+            stages, arrivals = stages_and_arrivals(ring.full.type)
+            ring.full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
 
     def _op(self, op: ir.Operation) -> None:
-        """Numbers are made where they are needed."""
-        if op.name == "tile.cumsum" or (op.name == "tensor.extract" and op.operands[0] in self.buffers):
+        """Numbers are made where they are needed, and read when they are there."""
+        if op.name == "tensor.extract" and op.operands[0] in self.buffers:
             self.waiting.append(op)
-        elif not (len(op.results) and op.results[0] in self.of_positions):
+        elif not (len(op.results) and (op.results[0] in self.of_positions or op.results[0] in self.buffers)):
             super()._op(op)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """Also what waits for this tile: sums are made behind its copy, and numbers of them are read when it is there."""
+        """Also what comes with this tile: made behind its copy."""
         assert isinstance(ring, RingBuffer)
-        waiting, self.waiting = self.waiting, []
-        reads = [op for op in waiting if op.name != "tile.cumsum"]
 
         def beside(stage: ir.Value) -> None:
-            for op in waiting:
-                if op.name == "tile.cumsum":
-                    self._make(op.operands[0], self.buffers[op.results[0]], (ring.full, stage), [])
-                    self.sums[op.results[0]] = (self.buffers[op.results[0]], stage)
-            for tile, buffer in self.factors.items() if ring == self.brings else ():
-                self._make(tile, buffer, (ring.full, stage), reads)
-                self.sums[tile] = (buffer, stage)
+            for tile, buffer in self.buffers.items() if ring == self.brings else ():
+                summed = maker(tile, "tile.cumsum")
+                attributes = {"summed": ir.BoolAttr.get(summed is not None)}
+                made = ir.Operation.create("warp.make_rows", operands=[buffer, ring.full, stage], attributes=attributes, regions=1)
+                block = made.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[build.named("place")])
+                with ir.InsertionPoint(block):
+                    self.read_here = {op.results[0]: self._read_number(op) for op in self.waiting if op.operands[0] in self.sums}
+                    build.yield_([self._number(tile if summed is None else summed.operands[0], block.arguments[0])])
+                self.read_here, self.sums[tile] = {}, (buffer, stage)
 
         memory, stage = rings.fill(ring, place, self.counts[ring.count], self.leads, beside)
-        for op in reads:
-            with op.location:
-                self.known[op.results[0]] = self._element(op.operands[0], self._value(op.operands[1]))
+        self.known.update({op.results[0]: self._read_number(op) for op in self.waiting})
+        self.waiting = []
         return memory, stage
 
-    def _make(self, tile: ir.Value, buffer: ir.Value, at: tuple[ir.Value, ir.Value], reads: list[ir.Operation]) -> None:
-        """Numbers of positions, which are sums where no sums are read (`reads`), at a barrier and stage."""
-        attributes = {"summed": ir.BoolAttr.get(tile not in self.factors)}
-        made = ir.Operation.create("warp.make_rows", operands=[buffer, *at], attributes=attributes, regions=1)
-        block = made.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[build.named("place")])
-        with ir.InsertionPoint(block):
-            self.read_here = {op.results[0]: self._element(op.operands[0], self._value(op.operands[1])) for op in reads}
-            build.yield_([self._number(tile, block.arguments[0])])
-            self.read_here = {}
+    def _read_number(self, op: ir.Operation) -> ir.Value:
+        """What reads a number by its place reads it in shared memory."""
+        return self._element(op.operands[0], self._value(op.operands[1]))
 
     def _element(self, tile: ir.Value, place: ir.Value) -> ir.Value:
         """A number that has come to shared memory."""

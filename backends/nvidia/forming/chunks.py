@@ -6,9 +6,11 @@ from typing import ClassVar
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.gpu.structure import constant, yielded
+from attn_mlir.backends.nvidia.forming import maps
 from attn_mlir.backends.nvidia.forming.chunk_numbers import NumbersFormer
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
+from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.scan_patterns import is_rest
@@ -100,10 +102,9 @@ class ChunksFormer(NumbersFormer):
         return memory, offsets[0]
 
     def _make_rings(self) -> None:
-        """Also the memory of states, which go to and come from registers."""
+        """Also the memory of states, which come from registers."""
         super()._make_rings()
-        initial = [op.operands[0] for op in find_all(self.function, "tile.load") if self._is_initial(op)]
-        for memory in dict.fromkeys([*initial, *(op.operands[1] for op in find_all(self.function, "tile.store"))]):
+        for memory in dict.fromkeys(op.operands[1] for op in find_all(self.function, "tile.store")):
             whole, column = self._memory(memory)
             if column is not None and not self.turned:
                 raise Refused("columns of states are rows of fragments only where they are turned")
@@ -117,23 +118,16 @@ class ChunksFormer(NumbersFormer):
         order = ir.AffineMapAttr.get(ir.AffineMap.get_permutation([0, 1, 3, 2]))
         return ir.Operation.create("memref.transpose", results=[made], operands=[memory], attributes={"permutation": order}).result
 
-    def _is_initial(self, load: ir.Operation) -> bool:
-        """Whether it loads the state that the loop begins with."""
-        return all(use.owner.operation == self.chunks for use in load.results[0].uses)
-
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """Also what is changed in its place."""
-        changed = {made for made, tile in self.changed.items() if tile == load.results[0]}
-        return set() if self._is_initial(load) else super()._reads(load) | changed
+        return super()._reads(load) | {made for made, tile in self.changed.items() if tile == load.results[0]}
 
     # ---- ops
 
     def _op(self, op: ir.Operation) -> None:
-        if op.name == "tile.load" and self._is_initial(op):
-            self.known[op.results[0]] = build.op("load", self._from(*list(op.operands)[:4]), [self._state()]).result
-        elif op.name == "memref.subview":
+        if op.name == "memref.subview":
             return
-        elif op.name == "tile.map" and len(op.operands) == 1 and self._is_of_state(op.results[0]):
+        if op.name == "tile.map" and len(op.operands) == 1 and self._is_of_state(op.results[0]):
             self.known[op.results[0]] = self._of_chunk(op)
         elif op.name == "tile.map" and op.results[0] in self.changed:
             self._change(op)
@@ -147,14 +141,6 @@ class ChunksFormer(NumbersFormer):
     def _state(self) -> ir.Type:
         """The warpgroup's part of a state."""
         return build.fragment_type(INSTRUCTION, "tile", [ROWS, self.columns], ir.F32Type.get())
-
-    def _from(self, memory: ir.Value, *place: ir.Value) -> list[ir.Value]:
-        """The memory of states, batch, head, and the warpgroup's first row there; all rows of a state exist."""
-        (batch, head, row), (_, column) = map(self._value, place), self._memory(memory)
-        if self.turned and constant(place[2]) != 0:
-            raise Refused("a program has all rows of a state")
-        first = row if column is None else self._value(column)
-        return [self.states[memory], batch, head, arith.AddIOp(first, self.first).result]
 
     # ---- products over positions
 
@@ -218,22 +204,13 @@ class ChunksFormer(NumbersFormer):
 
     def _change(self, op: ir.Operation) -> None:
         """A map that makes a second factor changes its tile in shared memory: one warpgroup does, and all meet."""
-        tile, block = self.loaded[self.changed[op.results[0]]], block_of(op)
-        type_ = ir.RankedTensorType(op.results[0].type)
-        if type_ != self.changed[op.results[0]].type or type_.shape[0] != ROWS:
-            raise Refused("a second factor has the elements of its tile, and the positions of a warpgroup's rows")
-        fragment = build.fragment_type(INSTRUCTION, "tile", list(type_.shape), type_.element_type)
+        tile = self.loaded[self.changed[op.results[0]]]
+        type_ = build.fragment_type(INSTRUCTION, "tile", tile.ring.tile.shape, tile.ring.tile.element_type)
         branch = scf.IfOp(self.leads)
         with ir.InsertionPoint(branch.then_block):
-            whole = build.op("read", [tile.memory], [fragment]).result
-
-            def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-                def read(inner: ir.Operation) -> ir.Value:
-                    return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[whole, i, j]).result
-
-                return [self._clone(block, dict(zip(block.arguments, (i, j), strict=True)), read)]
-
-            build.op("write", [build.map_(type_.shape, [fragment], [""], body)[0], tile.memory])
+            whole = build.op("read", [tile.memory], [type_]).result
+            where = FragmentMap(ROWS, ROWS, type_.shape[1], INSTRUCTION, build.index(0), self._value, lambda value: whole)
+            build.op("write", [maps.form(op, where)[0], tile.memory])
             build.op("fence_async")
             scf.YieldOp([])
         build.op("named_sync", [build.index(EXCHANGE)], threads=THREADS * self.warpgroups)
@@ -264,11 +241,13 @@ class ChunksFormer(NumbersFormer):
         self.known[op.results[0]] = self._multiply(sums, self._value(rounded.operands[2 + self.turned]), right, False, state)
 
     def _store(self, op: ir.Operation) -> None:
-        """A state."""
+        """A state, all of whose rows exist."""
         tile, target, batch, head, row, count = op.operands
-        if constant(count) is None or ir.RankedTensorType(tile.type) != ir.RankedTensorType(self.chunks.results[0].type):
-            raise Refused("a scan without rows of o stores states alone")
-        build.op("store", [self._value(tile), *self._from(target, batch, head, row)])
+        _, column = self._memory(target)
+        if constant(count) is None or tile.type != self.chunks.results[0].type or (self.turned and constant(row) != 0):
+            raise Refused("a scan without rows of o stores states alone, and all rows that a program has of them")
+        first = arith.AddIOp(self._value(row if column is None else column), self.first).result
+        build.op("store", [self._value(tile), self.states[target], self._value(batch), self._value(head), first])
 
 
 def _float(value: float) -> ir.Value:
@@ -297,18 +276,20 @@ def _is_scaled(tile: ir.Value) -> bool:
 
 def _only_tile(op: ir.Operation) -> ir.Value:
     """The loaded tile that a map changes element by element. Raises Refused for another map."""
-    reads = find_all(op, "tensor.extract")
-    tiles = [read.operands[0] for read in reads if list(read.operands)[1:] == list(block_of(op).arguments)]
-    if len(reads) != 1 or len(tiles) != 1 or maker(tiles[0], "tile.load") is None:
+    tiles = {read.operands[0] for read in find_all(op, "tensor.extract")}
+    if len(tiles) != 1 or [tile.type for tile in tiles if maker(tile, "tile.load") is not None] != [op.results[0].type]:
         raise Refused("a second factor is a loaded tile, or made of one element by element")
-    return tiles[0]
+    return tiles.pop()
 
 
 def adds_to_state(function: ir.Operation) -> bool:
-    """Whether a tiled function scans chunks of 16 bits for their states alone: it multiplies, and stores nothing else."""
+    """Whether a tiled function scans chunks of 16 bits for their states alone: products sum over positions, and nothing else is stored."""
     loops = [op for op in find_all(function, "scf.for") if list(op.results)]
-    if len(loops) != 1 or len(loops[0].results) != 1 or not find_all(loops[0], *_DOTS):
+    dots = find_all(function, *_DOTS)
+    if len(loops) != 1 or len(loops[0].results) != 1 or find_all(function, "tile.decay_channels", "tile.decay_values"):
         return False
     states = [loops[0].results[0], block_of(loops[0]).arguments[1], *yielded(block_of(loops[0]))]
     kinds = {ir.RankedTensorType(op.results[0].type).element_type.width for op in find_all(loops[0], "tile.load")}
-    return kinds == {16} and all(op.operands[0] in states for op in find_all(function, "tile.store"))
+    stored = [op.operands[0] for op in find_all(function, "tile.store")]
+    over_positions = [flag(op, "transpose_a") and not flag(op, "transpose_b") for op in dots]
+    return kinds == {16} and bool(dots) and all(over_positions) and all(value in states for value in stored)
