@@ -24,6 +24,7 @@ ALL = 1
 """The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128
 """Of a warpgroup."""
+_OF_CHIP = 1024
 MOST = 248
 """The most registers of a thread, in steps of 8."""
 STEP = 8
@@ -77,6 +78,11 @@ def target_of(kernel: ir.Operation) -> NvidiaTarget:
     if arch not in TARGETS:
         raise Refused(f"there is no description of '{arch}' (known: {', '.join(TARGETS)})")
     return TARGETS[arch]
+
+
+def share_of(target: NvidiaTarget, resident: int) -> tuple[int, int]:
+    """Registers, and bytes of shared memory beside what the chip keeps, of each of so many thread blocks on a multiprocessor."""
+    return target.registers // resident, (target.shared_bytes + _OF_CHIP) // resident - _OF_CHIP
 
 
 def launch_registers(file: int, warpgroups: int) -> int:

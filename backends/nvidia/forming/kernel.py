@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
-from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, share_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -13,7 +13,7 @@ from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
-from attn_mlir.dialects.numbers import i64
+from attn_mlir.dialects.numbers import flag, i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -22,8 +22,6 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
-_OF_CHIP = 1024
-"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -95,9 +93,9 @@ class Former:
             raise Refused(f"a block has 64, 128 or 192 rows, 64 for each warpgroup, not {self.block}")
 
     def _frame(self) -> ir.Operation:
-        name, file = ir.StringAttr(self.function.attributes["sym_name"]).value, self.target.registers // self.resident
+        name = ir.StringAttr(self.function.attributes["sym_name"]).value
+        file, self.shared_bytes = share_of(self.target, self.resident)
         self.registers = launch_registers(file, self.warpgroups)
-        self.shared_bytes = (self.target.shared_bytes + _OF_CHIP) // self.resident - _OF_CHIP
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
@@ -270,8 +268,8 @@ class Former:
         """The fragment that a tile is; a loaded one is read from shared memory, once."""
         if value not in self.loaded:
             return self._value(value)
-        tile = self.loaded[value]
-        if any(use.owner.operation.name in _DOTS and use.operand_number == _last(use.owner.operation) for use in value.uses):
+        tile, users = self.loaded[value], [(use.owner.operation, use.operand_number) for use in value.uses]
+        if any(op.name in _DOTS and number == len(op.operands) - 1 for op, number in users):
             raise Refused("computes with a tile that is also the second factor of a product")
         if tile.fragment is None:
             type_ = self._where().type_of(value.type)
@@ -319,15 +317,13 @@ class Former:
         return build.op("view", [buffer, stage, self.first, column], [own]).result
 
     def _start(self, op: ir.Operation) -> None:
-        type_ = self._where().type_of(op.results[0].type)
-        value = self._value(op.operands[0])
+        type_, value = self._where().type_of(op.results[0].type), self._value(op.operands[0])
         self.known[op.results[0]] = build.map_(ir.RankedTensorType(type_).shape, [type_], [""], lambda *places: [value])[0]
 
     def _product(self, op: ir.Operation) -> None:
         """A product; a sum is rescaled before."""
         *before, a, b = op.operands
-        transpose_a = "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
-        if transpose_a or b not in self.loaded:
+        if flag(op, "transpose_a") or b not in self.loaded:
             raise Refused("the second factor of a product is a loaded tile, the first one has the rows of a block")
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
@@ -402,8 +398,3 @@ class Former:
         self.known.update(zip(op.results, results, strict=False))
         for n, value in zip(used, results[len(op.results) :], strict=True):
             self.counts[n] = value
-
-
-def _last(op: ir.Operation) -> int:
-    """The number of the last operand."""
-    return len(list(op.operands)) - 1
