@@ -6,6 +6,7 @@ from typing import ClassVar
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.gpu.structure import constant, yielded
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import maps
 from attn_mlir.backends.nvidia.forming.chunk_numbers import NumbersFormer
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
@@ -20,8 +21,8 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_NUMBERS, _RESERVED, _MOST_STAGES = 1024, 2048, 8
-"""Bytes of a stage beside tiles and of shared memory beside stages, and the most stages."""
+_NUMBERS, _RESERVED, _MOST_STAGES, _MOST_RESIDENT = 1024, 2048, 8, 3
+"""Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
 _SCALE = 2.0**11
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
@@ -63,7 +64,8 @@ class ChunksFormer(NumbersFormer):
             if rounded is not None and low is not None and high is not None and is_rest(low, high):
                 self.residuals |= {low.results[0]: rounded} if str(low.results[0].type.element_type) == "f16" else {}
         super()._share_rows()
-        self.resident = 2 if self.warpgroups == 1 else 1
+        registers = THREADS * (self.warpgroups + 1) * (self.columns // 2 + thresholds.STATE_REGISTERS)
+        self.resident = min(_MOST_RESIDENT, max(1, self.target.registers // registers))
         for op in find_all(self.function, "tile.map"):
             if len(block_of(op).arguments) == 1 and not self._is_of_state(op.results[0]):
                 self.of_positions[op.results[0]] = op

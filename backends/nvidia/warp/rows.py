@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import settled
-from attn_mlir.dialects.warp.layouts import Fragment, fragment
+from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -67,6 +67,12 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         return
     to, inside = _place(printer, tile, target, [batch, head, row, column])
     own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "  # of the threads of a row one writes it
+    if (tile.form, tile.element, adds) == ("tile", "f32", False) and tile.layout.registers[0] == Digit(2, 0, 1):
+        stride = printer.arguments.stride(target, 3)
+        printer.line("#pragma unroll")
+        with printer.writer.block(f"for (int r = 0; r < {tile.elements}; r += 2)"):
+            printer.line(f"if ({inside}) attn::store_pair(&{to}, {stride}, {name}[r], {name}[r + 1]);")
+        return
     with printer.writer.unrolled("r", tile.elements):
         value = f"{name}[r]"
         if found.packed == 2:
