@@ -29,8 +29,6 @@ class NumbersFormer(Former):
     """Of those that have come: the buffer and its stage."""
     waiting: list[ir.Operation] = field(default_factory=list)
     """What reads numbers that come with the next tile."""
-    read_here: dict[ir.Value, ir.Value] = field(default_factory=dict)
-    """Of a region that makes numbers: what it has read of those that were made before."""
     brings: SharedRing | None = None
     """The ring with whose tiles they come."""
     of_positions: dict[ir.Value, ir.Operation] = field(default_factory=dict)
@@ -74,9 +72,9 @@ class NumbersFormer(Former):
                 made = ir.Operation.create("warp.make_rows", operands=[buffer, ring.full, stage], attributes=attributes, regions=1)
                 block = made.regions[0].blocks.append(ir.IndexType.get(), arg_locs=[build.named("place")])
                 with ir.InsertionPoint(block):
-                    self.read_here = {op.results[0]: self._read_number(op) for op in self.waiting if op.operands[0] in self.sums}
+                    self.known.update({op.results[0]: self._read_number(op) for op in self.waiting if op.operands[0] in self.sums})
                     build.yield_([self._number(tile if summed is None else summed.operands[0], block.arguments[0])])
-                self.read_here, self.sums[tile] = {}, (buffer, stage)
+                self.sums[tile] = (buffer, stage)
 
         memory, stage = rings.fill(ring, place, self.counts[ring.count], self.leads, beside)
         self.known.update({op.results[0]: self._read_number(op) for op in self.waiting})
@@ -112,7 +110,7 @@ class NumbersFormer(Former):
                 raise Refused(f"'{op.name}' stands in a map")
             clone = op.clone()
             for n, value in enumerate(op.operands):
-                clone.operands[n] = known.get(value) or self.read_here.get(value) or self._value(value)
+                clone.operands[n] = known.get(value) or self._value(value)
             known.update(zip(op.results, clone.results, strict=True))
         (value,) = yielded(block)
         return known.get(value) or self._value(value)
