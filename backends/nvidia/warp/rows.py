@@ -1,16 +1,15 @@
 """Rules of ordinary accesses to global memory, element by element."""
 
-import math
 from typing import Any
 
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.fragments import along
-from attn_mlir.backends.nvidia.warp.memory import HEADER, MMA, lane_here
+from attn_mlir.backends.nvidia.warp.fragments import place
+from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, MMA, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import settled
-from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
+from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -26,33 +25,21 @@ def _fragment(type_: ir.Type) -> Fragment:
     return found
 
 
-def _place(printer: WarpPrinter, tile: Fragment, memory: ir.Value, head: list[str]) -> tuple[str, str]:
-    """Prints where each of the thread's rows begins, and which exist; the element in register r, and whether its row exists.
+def _at(printer: WarpPrinter, tile: Fragment, memory: ir.Value, head: list[str]) -> str:
+    """Prints which row the element in register r is at; the element in memory. `head`: batch, head, row, and the column if there is one.
 
-    `head`: batch, head, row, and the column if there is one. Of memory in slots, it is in the first one.
+    Of memory in slots, it is in the first one.
     """
-    layout, slots = tile.layout, ir.MemRefType(memory.type).rank == 5
-    digits, of_tile = layout.row_digits, tile.form == "tile"
+    printer.line(f"const int at = {head[2]} + {place(tile, 'r', 'row')};")
+    column = [" + ".join([*(text for text in head[3:] if text != "0"), place(tile, "r", "column")])] if tile.form == "tile" else []
+    slot = ["0"] if ir.MemRefType(memory.type).rank == 5 else []
+    return printer.arguments.element(memory, [*slot, f"({head[0]})", f"({head[1]})", "at", *(f"({text})" for text in column)])
 
-    def of_thread(axis: str, *before: str) -> str:
-        parts = [*before, along("lane", layout.lanes, axis), along("warp", layout.warps, axis)]
-        return " + ".join(part for part in parts if part != "0") or "0"
 
-    rows, exist, row = (printer.names.fresh(name) for name in ("own", "exists", "own_row"))
-    count = math.prod(digit.size for digit in digits)
-    column = [f"({of_thread('column', *head[3:])})"] if of_tile else []
-    first = printer.arguments.element(memory, [*["0"] * slots, f"({head[0]})", f"({head[1]})", row, *column])
-    kind = printer.arguments.pointer(memory)
-    printer.line(f"decltype(+{kind}) {rows}[{count}];", f"bool {exist}[{count}];")
-    with printer.writer.unrolled("h", count):
-        printer.line(
-            f"const int {row} = {of_thread('row', head[2], along('h', digits, 'row'))};",
-            f"{rows}[h] = &{first};",
-            f"{exist}[h] = {row} >= 0 && {row} < {printer.arguments.size(memory, 2 + slots)};",
-        )
-    number = along("r", layout.registers, "number") if of_tile else "r"
-    step = f"({along('r', layout.registers, 'column')}) * {printer.arguments.stride(memory, 3 + slots)}" if of_tile else "0"
-    return f"{rows}[{number}][{step}]", f"{exist}[{number}]"
+def _inside(printer: WarpPrinter, tile: Fragment, memory: ir.Value) -> str:
+    """Whether an element exists, and this thread is the one that writes it."""
+    own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "
+    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if ir.MemRefType(memory.type).rank == 5 else 2)}"
 
 
 def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
@@ -65,19 +52,19 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     if tile.form == "tile" and tile.instruction in MMA and tile.element in _PAIRS:
         _pairs(printer, op, tile, *operands)
         return
-    to, inside = _place(printer, tile, target, [batch, head, row, column])
-    own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "  # of the threads of a row one writes it
-    if (tile.form, tile.element, adds) == ("tile", "f32", False) and tile.layout.registers[0] == Digit(2, 0, 1):
-        stride = printer.arguments.stride(target, 3)
-        printer.line("#pragma unroll")
-        with printer.writer.block(f"for (int r = 0; r < {tile.elements}; r += 2)"):
-            printer.line(f"if ({inside}) attn::store_pair(&{to}, {stride}, {name}[r], {name}[r + 1]);")
+    if (tile.form, tile.instruction, tile.element, adds) == ("tile", "wgmma", "f32", False):
+        printer.headers[MATRICES] = None
+        place = f"&{printer.arguments.element(target, [f'({batch})', f'({head})', '0', '0'])}"
+        where = f"{printer.arguments.stride(target, 2)}, {printer.arguments.stride(target, 3)}, {row}, {printer.arguments.size(target, 2)}"
+        printer.line(f"attn::store_tile<{tile.shape[1]}>({name}, {place}, {where}, warp, lane);")
         return
     with printer.writer.unrolled("r", tile.elements):
+        to = _at(printer, tile, target, [batch, head, row, column])
         value = f"{name}[r]"
         if found.packed == 2:
             value = f"{found.narrow}(r % 2 ? {found.unpack}({name}[r / 2]).y : {found.unpack}({name}[r / 2]).x)"
-        printer.line(f"if ({own}{inside}) {f'attn::add_global(&{to}, {value})' if adds else f'{to} = {value}'};")
+        text = f"attn::add_global(&{to}, {value});" if adds else f"{to} = {value};"
+        printer.line(f"if ({_inside(printer, tile, target)}) {text}")
 
 
 def _pairs(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
@@ -97,9 +84,9 @@ def _load(printer: WarpPrinter, op: ir.Operation, source: ir.Value, batch: str, 
     tile = _fragment(settled(op.results[0].type))
     found, name = element(tile.element), printer.declare(op.results[0], "loaded")
     printer.line(*([f"float {name}_low;"] if found.packed == 2 else []))
-    text, inside = _place(printer, tile, source, [batch, head, row, column])
     with printer.writer.unrolled("r", tile.elements):
-        value = f"{inside} ? {f'{found.widen}({text})' if found.widen else text} : 0"
+        text = _at(printer, tile, source, [batch, head, row, column])
+        value = f"at >= 0 && at < {printer.arguments.size(source, 2)} ? {f'{found.widen}({text})' if found.widen else text} : 0"
         if found.packed == 1:
             printer.line(f"{name}[r] = {value};")
         else:

@@ -12,13 +12,6 @@ from attn_mlir.mlir import ir
 _PRELUDE = """namespace attn {
 ATTN_DEVICE float2 unpack_f16(uint32_t pair) { return __half22float2(reinterpret_cast<const __half2 &>(pair)); }
 ATTN_DEVICE float2 unpack_bf16(uint32_t pair) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(pair)); }
-// Two neighbours of a row, at once where they lie side by side.
-ATTN_DEVICE void store_pair(float *to, long long stride, float a, float b) {
-  if (stride == 1 && reinterpret_cast<uintptr_t>(to) % 8 == 0)
-    *reinterpret_cast<float2 *>(to) = make_float2(a, b);
-  else
-    to[0] = a, to[stride] = b;
-}
 // Numbers of N rows from `row` on, those past the last of `size` zeros; each lane arrives when its own have landed.
 template <int N>
 ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int row, int size, uint32_t barrier) {

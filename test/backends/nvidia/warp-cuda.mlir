@@ -84,10 +84,8 @@
       // CHECK-NEXT: __shfl_xor_sync(0xffffffffu, {{.*}}, 2);
       %sum = "warp.reduce"(%parts) {kind = "sum"} : (!parts) -> !rows
       // One thread of a row stores its value, where the row exists.
-      // CHECK: const int [[ROW:own_row]] = [[N]] + h % 2 * 8 + lane / 4 % 8 + warp % 4 * 16;
-      // CHECK-NEXT: [[OWN:own]][h] = &arg1[
-      // CHECK-NEXT: [[EXISTS:exists]][h] = [[ROW]] >= 0 && [[ROW]] < arg1_n2;
-      // CHECK: if (lane % 4 == 0 && [[EXISTS]][r]) [[OWN]][r][0] =
+      // CHECK: const int at = [[N]] + r % 2 * 8 + lane / 4 % 8 + warp % 4 * 16;
+      // CHECK-NEXT: if (lane % 4 == 0 && at >= 0 && at < arg1_n2) arg1[
       "warp.store"(%sum, %sums, %c0, %c0, %n) : (!rows, !out, index, index, index) -> ()
       %next = arith.addi %count, %c1 : index
       // CHECK: [[COUNT]] = {{.*}};

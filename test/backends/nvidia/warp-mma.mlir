@@ -50,7 +50,7 @@
     // CHECK-NEXT: attn::load_factor<64, 2>([[TILE]], attn::SharedFactor{attn::Atoms{[[A]], 16384}, warp * 32, lane});
     %held = "warp.read"(%a) : (memref<128x64xbf16, #smem>) -> !half
     // CHECK: uint32_t [[LOADED:loaded.*]][32];
-    // CHECK: ? __bfloat162float(
+    // CHECK: at < arg0_n2 ? __bfloat162float(
     %pending = "warp.load_async"(%x, %c0, %c0, %c0, %c0) : (!heads, index, index, index, index) -> !warp.pending<!half>
     %loaded = "warp.load_wait"(%pending) {pending = 0} : (!warp.pending<!half>) -> !half
     %wide = "warp.concat"(%b, %c) : (!tile, memref<64x8xbf16, #smem>) -> memref<64x72xbf16, #smem>
