@@ -71,12 +71,12 @@ class ChunksFormer(NumbersFormer):
                 self.of_positions[op.results[0]] = op
 
     def _schedule(self) -> ir.Attribute:
-        """As many stages as shared memory holds: a scan waits for memory."""
+        """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.chunks, "tile.load")]
         stage = sum(bytes_of(type_) for type_ in loads) + _NUMBERS
         most = min(_MOST_STAGES, (self.shared_bytes - _RESERVED) // max(1, stage))
-        return attributes.write({**fields, "stages": chosen.get("stages", max(1, most))})
+        return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
 
     def _is_of_state(self, numbers: ir.Value) -> bool:
         """Whether a product's sums are scaled by these."""
