@@ -284,14 +284,17 @@ def _only_tile(op: ir.Operation) -> ir.Value:
     return tiles.pop()
 
 
-def adds_to_state(function: ir.Operation) -> bool:
-    """Whether a tiled function scans chunks of 16 bits for their states alone: products sum over positions, and nothing else is stored."""
+def adds_to_state(function: ir.Operation) -> tuple[int, ...]:
+    """The shape of the state of a tiled function that scans chunks of 16 bits for their states alone: products sum over positions, and
+    nothing else is stored; empty for other functions.
+    """
     loops = [op for op in find_all(function, "scf.for") if list(op.results)]
     dots = find_all(function, *_DOTS)
     if len(loops) != 1 or len(loops[0].results) != 1 or find_all(function, "tile.decay_channels", "tile.decay_values"):
-        return False
+        return ()
     states = [loops[0].results[0], block_of(loops[0]).arguments[1], *yielded(block_of(loops[0]))]
     kinds = {ir.RankedTensorType(op.results[0].type).element_type.width for op in find_all(loops[0], "tile.load")}
     stored = [op.operands[0] for op in find_all(function, "tile.store")]
     over_positions = [flag(op, "transpose_a") and not flag(op, "transpose_b") for op in dots]
-    return kinds == {16} and bool(dots) and all(over_positions) and all(value in states for value in stored)
+    alone = kinds == {16} and bool(dots) and all(over_positions) and all(value in states for value in stored)
+    return tuple(ir.RankedTensorType(states[0].type).shape) if alone else ()

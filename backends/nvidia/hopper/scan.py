@@ -60,7 +60,7 @@ def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
         return False
     room = (target.shared_bytes + _RESERVED) // occupancy - _RESERVED
     registers = target.registers // (occupancy * code.threads) // 8 * 8
-    others = thresholds.SCAN_REGISTERS + (thresholds.SCALED_REGISTERS if scan.scaled else 0)
+    others = thresholds.SCAN_REGISTERS[not scan.rows] + (thresholds.SCALED_REGISTERS if scan.scaled else 0)
     return code.shared_bytes <= room and (occupancy == 1 or registers >= scan.keys // 2 + others)
 
 
@@ -92,7 +92,7 @@ class ScanKernel:
 
     def _uneven(self) -> bool:
         """Whether the warpgroups need so many registers that a producer warpgroup has to give them some."""
-        return self.scan.values > ATOM and (self.scan.keys > 128 or self.scan.compensated)
+        return self.scan.values > ATOM and (self.scan.keys > 128 or (self.scan.compensated and self.scan.rows is not None))
 
     def _program(self, core: Core, layout: ScanLayout) -> None:
         scan, writer = self.scan, core.writer

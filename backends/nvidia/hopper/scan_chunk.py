@@ -17,8 +17,9 @@ class ChunkPrinter:
     def __init__(self, core: Core, scan: ChunkScan, layout: ScanLayout, states: StatePrinter) -> None:
         self._core, self._scan, self._layout, self._states = core, scan, layout, states
         self._mods = TileMods(core, scan, layout)
-        self._rows = RowsPrinter(core, scan, scan.rows, layout)
-        self._sums = ProductSums(core, scan.rows, layout) if scan.rows.products is not None else None
+        self._rows = None if scan.rows is None else RowsPrinter(core, scan, scan.rows, layout)
+        rows = scan.rows
+        self._sums = ProductSums(core, rows, layout) if rows is not None and rows.products is not None else None
         self._pack, self._unpack = f"attn::{PACKS[scan.element]}", f"attn::un{PACKS[scan.element]}"
         self._residual = f"attn::{RESIDUALS[scan.element]}"
         self._entered = ("entering", "remaining") if scan.compensated else ("entering",)
@@ -26,7 +27,8 @@ class ChunkPrinter:
     def declare(self) -> None:
         """The thread's place."""
         declare_place(self._core.writer)
-        self._rows.declare()
+        if self._rows is not None:
+            self._rows.declare()
 
     def print(self) -> None:
         """One chunk."""
@@ -41,27 +43,32 @@ class ChunkPrinter:
             core.scalars.bind(self._scan.total, last)
         self._states.keep(before=True)
         self._mods.print(self._unpack, self._pack)
-        rows.weights()
-        # wgmma reads the weights; the copy of the last rows must have read what the next ones are written to.
-        writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
+        if rows is not None:
+            rows.weights()
+            # wgmma reads the weights; the copy of the last rows must have read what the next ones are written to.
+            writer.line("attn::fence_proxy_async();", "if (leader) attn::bulk_wait_read<0>();")
         # All have read the last stage, written weights and changed tiles; then one thread gives that stage back for all.
         writer.line(f"attn::named_sync({ALL}, {layout.consumers});")
         free = f"shared + kFree + 8 * ((number - 1) % {stages})"
         writer.line(f"if (number > 0) attn::warp_arrive({free}, threadIdx.x == 0);")
-        rows.from_state()
+        if rows is not None:
+            rows.from_state()
         writer.line(f"const uint32_t own = at + {layout.tiles['v'].offset} + warpgroup * {ATOM_BYTES};")
-        rows.from_pairs()
+        if rows is not None:
+            rows.from_pairs()
         self._carry()
         self._entering()
-        # o is whole: it leaves while the state's product runs.
-        writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")
+        if rows is not None:
+            # o is whole: it leaves while the state's product runs.
+            writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")
         self._advance()
         self._states.keep(before=False)
 
     def finish(self) -> None:
         """After the last chunk."""
-        # Shared memory, which the bulk copies read, ends with the thread block.
-        self._core.writer.line("if (leader) attn::bulk_wait<0>();")
+        if self._rows is not None:
+            # Shared memory, which the bulk copies read, ends with the thread block.
+            self._core.writer.line("if (leader) attn::bulk_wait<0>();")
 
     def _carry(self) -> None:
         """The state times its factor."""
@@ -107,7 +114,8 @@ class ChunkPrinter:
                     writer.line(f"state[c] *= {LOWER};")
                 writer.line("attn::hold(state);")
             self._multiply(product, self._entered[:1] if scan.scaled else self._entered)
-        self._rows.leave(self._sums)
+        if self._rows is not None:
+            self._rows.leave(self._sums)
         # Awaited here, so that the next chunk's factor can multiply the state.
         writer.line("attn::wgmma_wait<0>();", "attn::hold(state);")
         self._hold_entering()

@@ -38,25 +38,27 @@ class ScanLayout:
             offset += tile_bytes(CHUNK, source.columns)
         self.loaded_bytes = offset
         self.rows: dict[str, int] = {}
-        some = {"left": scan.left, "right": scan.right, "result": scan.rows.result, "skip": scan.rows.skip}
-        for name in ("sums", "output_decay", "input_decay", *(name for name, op in some.items() if op is not None)):
+        of_rows = ["output_decay"] if scan.rows else []
+        some = {"left": scan.left, "right": scan.right, "result": scan.rows.result, "skip": scan.rows.skip} if scan.rows else {}
+        for name in ("sums", *of_rows, "input_decay", *(name for name, op in some.items() if op is not None)):
             self.rows[name] = len(self.rows) * _ROW
         self.rows_bytes = len(self.rows) * _ROW
         memory.tile("kStages", stages * self.loaded_bytes)
-        products = scan.rows.products is not None
+        products = scan.rows is not None and scan.rows.products is not None
         # A warpgroup that is ahead writes weights of the next chunk while another multiplies those of this one, unless they meet before.
         twice = self.warpgroups > 1 and not products
-        size = ATOM_BYTES * (1 if scan.rows.residual is None else 2)
+        size = ATOM_BYTES * (2 if scan.rows is not None and scan.rows.residual is not None else 1)
         pieces = [f"shared + kWeights + {at}" if at else "shared + kWeights" for at in range(0, size, ATOM_BYTES)]
         self.weights = [f"{piece} + (number & 1) * {size}" if twice else piece for piece in pieces]
-        memory.tile("kWeights", (1 + twice) * size)
+        if scan.rows is not None:
+            memory.tile("kWeights", (1 + twice) * size)
         memory.barrier("kFull", stages, f"1 + {of_warps(1)}")
         memory.barrier("kFree", stages, f"attn::arrivals_of({self.consumers})")
         memory.slot("kRows", stages * self.rows_bytes)
         if products:
             memory.slot("kSums", 4 * self.warpgroups * _ROW)
             memory.slot("kOwn", _ROW)
-        if scan.rows.diagonal_sums is not None:
+        if scan.rows is not None and scan.rows.diagonal_sums is not None:
             memory.slot("kDiagonalSums", 4 * self.warpgroups * _ROW)
 
     def addresses(self) -> list[str]:

@@ -78,8 +78,10 @@ class ScanProducer:
                 known = [{**each, name: value} for each, value in zip(known, values, strict=True)]
                 if name in self._layout.rows:
                     self._store(name, values)
-        maps = {"output_decay": scan.rows.output_decay, "input_decay": scan.input_decay}
-        for name, op in {**maps, "result": scan.rows.result, "skip": scan.rows.skip}.items():
+        maps: dict[str, ir.Operation | None] = {"input_decay": scan.input_decay}
+        if scan.rows is not None:
+            maps = {"output_decay": scan.rows.output_decay, **maps, "result": scan.rows.result, "skip": scan.rows.skip}
+        for name, op in maps.items():
             if op is not None:
                 self._store(name, [self._row_value(op, row, each) for row, each in zip(rows, known, strict=True)])
 

@@ -58,10 +58,12 @@ class OutputRows:
         return [self.weights, *([] if self.diagonal is None else [self.diagonal.owner.operation.block.owner.operation])]
 
 
-def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> OutputRows:
-    """The rows that the ops of a loop make, beside the `following` state of each `state`."""
+def read_rows(inner: list[ir.Operation], state: ir.Value, following: ir.Value) -> OutputRows | None:
+    """The rows that the ops of a loop make; None where it only makes the `following` state of each `state`."""
     stores = [op for op in inner if op.name == "tile.store"]
     outputs = [op for op in stores if rank(op.operands[0]) == 2 and op.operands[0] not in (state, following)]
+    if not outputs:
+        return None
     need(len(outputs) == 1)
     added = made(outputs[0].operands[0], "tile.dot_rescale", "tile.dot_add", "tile.map")
     diagonal = _DiagonalPairs(added) if added.name == "tile.map" else None
@@ -186,3 +188,10 @@ def residuals(*products: tuple[ir.Operation, ir.Operation, int]) -> list[ir.Oper
         found.append(lo)
     need(len(found) in (0, len(products)))
     return found
+
+
+def scales_rows(value: ir.Value) -> bool:
+    """Whether a tile's rows are scaled by elements of another map's tile, as rows of v are that enter a state."""
+    op = maker(value)
+    makers = [] if op is None or op.name != "tile.map" else [maker(source) for source in sources(op, 1)]
+    return any(each is not None and each.name == "tile.map" for each in makers)

@@ -39,7 +39,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if "emitter" not in choices and UNFORMED in choices:
         return Refusal(str(choices[UNFORMED]))
     if "emitter" not in choices and target.bulk_copies and attributes.grid_kind(kernel) == "chunks":
-        return _states(kernel, target, choices) if adds_to_state(kernel) else None
+        shape = adds_to_state(kernel)
+        return _states(kernel, target, choices) if shape and shape not in thresholds.HOPPER_STATES else None
     narrow = _is_narrow(kernel)
     if choices.get("emitter") != "warp" and (not narrow or (widens_beside_queries(kernel) and target.bulk_copies)):
         return None  # wider queries: `hopper` widens tiles of keys and values
