@@ -205,7 +205,9 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
         form = prepare_derivative(kinds[case.kind], ("q", "k", "v"), pipeline.outline("sm_90a"))
     told: list[str] = []
     chosen = _choices(case.way)
-    blocks = {name: value for name, value in chosen.items() if name in ("block_q", "block_kv", "deterministic") or case.way.startswith("hopper")}
+    blocks = {
+        name: value for name, value in chosen.items() if name in ("block_q", "block_kv", "deterministic") or case.way.startswith("hopper")
+    }
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:

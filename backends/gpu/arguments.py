@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, KernelParameter
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names
+from attn_mlir.dialects.regions import maker
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.frame import argument_names
@@ -36,7 +37,8 @@ class Arguments:
         self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
 
     def number(self, value: ir.Value) -> int:
-        """Which argument a value is. Raises UnsupportedError for other values."""
+        """Which argument a value is, or is a transposed view of. Raises UnsupportedError for other values."""
+        value, _ = _viewed(value)
         for number, argument in enumerate(self.values):
             if argument == value:
                 return number
@@ -59,13 +61,13 @@ class Arguments:
         if value in self._packs:
             source, heads = self._packs[value]
             return f"({self.size(source, dim)} {'/' if dim == 1 else '*'} {heads})" if dim in (1, 2) else self.size(source, dim)
-        number = self.number(value)
+        number, dim = self.number(value), _viewed(value, dim)[1]
         name = f"{self.names[number]}_n{dim}"
         return self._add(name, KernelParameter("size", number, dim), f"int {name}")
 
     def stride(self, value: ir.Value, dim: int) -> str:
         """Its stride along `dim` in elements, a long long."""
-        number = self.number(value)
+        number, dim = self.number(value), _viewed(value, dim)[1]
         name = f"{self.names[number]}_s{dim}"
         return self._add(name, KernelParameter("stride", number, dim, "long long"), f"long long {name}")
 
@@ -159,3 +161,11 @@ class Arguments:
     def _sorted(self) -> list[tuple[KernelParameter, str]]:
         order = ("descriptor", "packed", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
         return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))
+
+
+def _viewed(value: ir.Value, dim: int = 0) -> tuple[ir.Value, int]:
+    """The memory that a value is or shows transposed, and which of its dimensions `dim` is."""
+    view = maker(value, "memref.transpose")
+    if view is None:
+        return value, dim
+    return view.operands[0], ir.AffineDimExpr(view.attributes["permutation"].value.results[dim]).position

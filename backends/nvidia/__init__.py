@@ -22,7 +22,6 @@ BACKEND = Backend(
         "nvidia-prepare-chunks": "passes.prepare_chunks:PrepareChunks",
         "nvidia-join-maps": "passes.join_maps:JoinMaps",
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
-        "warp-scale-left": "passes.scale_left:ScaleLeft",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-pack-rows": "passes.pack_rows:PackRows",
         "warp-shift-keys": "passes.shift_keys:ShiftKeys",

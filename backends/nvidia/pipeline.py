@@ -15,7 +15,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
-    "warp-scale-left,warp-assign-layouts,canonicalize,cse,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
+    "warp-assign-layouts,canonicalize,cse,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
     "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
@@ -25,7 +25,6 @@ SCHEDULE = (
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
 _OF_HOPPER = (
-    "warp-scale-left",
     *(
         "warp-shift-keys",
         "warp-pack-rows",

@@ -63,8 +63,9 @@ class CopyRowsAsyncOp(Warp.Operation, name="copy_rows_async"):
 class MakeRowsOp(Warp.Operation, name="make_rows"):
     """Place i of a stage of shared memory, memref<stages x n>, gets the number that the region makes of i.
 
-    `summed`: it gets the sum of those of 0 to i. One warp of the warpgroup does it, that with the number of the stage, counted around: each
-    lane makes n / 32 numbers of f32. Then it arrives, once; several stages wait for memory at the same time. It may read what it has made.
+    `summed`: it gets the sum of those of 0 to i. One warp of the warpgroup does it, the first one only where it is alone: the others take
+    stages in turn, so that several wait for memory at the same time. Each lane makes n / 32 numbers of f32, then the warp arrives, once. It
+    may read what it has made.
     """
 
     target: ext.Operand[Any]

@@ -89,14 +89,17 @@ def launch_registers(file: int, warpgroups: int) -> int:
     return min(MOST, file // (THREADS * warpgroups) // STEP * STEP)
 
 
-def share_of_multiprocessor(function: ir.Operation, target: NvidiaTarget) -> tuple[int, int]:
-    """The registers, and bytes of shared memory, of each of the thread blocks (`occupancy` in the schedule of tiles) that a multiprocessor
-    has. Raises Refused.
-    """
+def residents(function: ir.Operation, usual: int) -> int:
+    """The thread blocks that a multiprocessor has: `occupancy` in the schedule of tiles, or as many as usual. Raises Refused."""
     try:
-        count = attributes.read(function, attributes.SCHEDULE).get("occupancy", 1)
+        count = attributes.read(function, attributes.SCHEDULE).get("occupancy", usual)
     except ValueError as error:
         raise Refused(str(error)) from None
     if not isinstance(count, int) or not 1 <= count <= _NEIGHBOURS:
         raise Refused(f"a multiprocessor has one to {_NEIGHBOURS} thread blocks, not '{count}'")
-    return target.registers // count, (target.shared_bytes + _RESERVED) // count - _RESERVED
+    return count
+
+
+def share_of(target: NvidiaTarget, resident: int) -> tuple[int, int]:
+    """Registers, and bytes of shared memory beside what the chip keeps, of each of so many thread blocks on a multiprocessor."""
+    return target.registers // resident, (target.shared_bytes + _RESERVED) // resident - _RESERVED

@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
-from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, share_of_multiprocessor
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, residents, share_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -13,7 +13,7 @@ from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
-from attn_mlir.dialects.numbers import i64
+from attn_mlir.dialects.numbers import flag, i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -56,6 +56,8 @@ class Former:
     same: dict[ir.Value, ir.Value] = field(default_factory=dict)
     rows: int = ROWS
     instruction: str = INSTRUCTION
+    resident: int = 1
+    """Thread blocks that share a multiprocessor, its registers and its shared memory."""
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""
@@ -92,9 +94,9 @@ class Former:
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        file, shared = share_of_multiprocessor(self.function, self.target)
+        file, self.shared_bytes = share_of(self.target, residents(self.function, self.resident))
         self.registers = launch_registers(file, self.warpgroups)
-        numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": shared}
+        numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
@@ -158,11 +160,16 @@ class Former:
             if str(made) not in _MULTIPLIED:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             rings.check_columns(type_, partial=self.target.bulk_copies)
-            name, turned = self.names[ir.BlockArgument(source).arg_number], is_turned(op, self._reads(op), rows)
-            self.rings[source, rows] = self._ring(name, self.known[source], rows, turned)
+            argument, _ = self._memory(source)
+            name, turned = self.names[ir.BlockArgument(argument).arg_number], is_turned(op, self._reads(op), rows)
+            self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
 
-    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
-        return rings.make(name, source, rows, len(self.rings), self.warpgroups, turned)
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
+        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
+
+    def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+        """The argument that a tensor is, or is some columns of, and the first of these; None for 0."""
+        return source, None
 
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """The tiles that a load makes and something uses: its own, and those of loads of the same."""
@@ -260,8 +267,8 @@ class Former:
         """The fragment that a tile is; a loaded one is read from shared memory, once."""
         if value not in self.loaded:
             return self._value(value)
-        tile = self.loaded[value]
-        if any(use.owner.operation.name in _DOTS and use.operand_number == _last(use.owner.operation) for use in value.uses):
+        tile, users = self.loaded[value], [(use.owner.operation, use.operand_number) for use in value.uses]
+        if any(op.name in _DOTS and number == len(op.operands) - 1 for op, number in users):
             raise Refused("computes with a tile that is also the second factor of a product")
         if tile.fragment is None:
             type_ = self._where().type_of(value.type)
@@ -284,13 +291,14 @@ class Former:
             self.loaded[op.results[0]] = self.loaded[self.same[op.results[0]]]
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
-        place = [self._value(v) for v in list(op.operands)[1:4]]
+        _, column = self._memory(op.operands[0])
+        place = [*map(self._value, list(op.operands)[1:4]), build.index(0) if column is None else self._value(column)]
         memory, stage = self._filled(ring, place)
         self.counts[ring.count] = arith.AddIOp(self.counts[ring.count], build.index(1)).result
         self.loaded[op.results[0]] = Loaded(ring, memory, stage)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """The tile at a place (batch, head, row), once it has been copied, and its stage."""
+        """The tile at a place (batch, head, row, column), once it has been copied, and its stage."""
         assert isinstance(ring, RingBuffer)
         return rings.fill(ring, place, self.counts[ring.count], self.leads)
 
@@ -308,15 +316,13 @@ class Former:
         return build.op("view", [buffer, stage, self.first, column], [own]).result
 
     def _start(self, op: ir.Operation) -> None:
-        type_ = self._where().type_of(op.results[0].type)
-        value = self._value(op.operands[0])
+        type_, value = self._where().type_of(op.results[0].type), self._value(op.operands[0])
         self.known[op.results[0]] = build.map_(ir.RankedTensorType(type_).shape, [type_], [""], lambda *places: [value])[0]
 
     def _product(self, op: ir.Operation) -> None:
         """A product; a sum is rescaled before."""
         *before, a, b = op.operands
-        transpose_a = "transpose_a" in op.attributes and ir.BoolAttr(op.attributes["transpose_a"]).value
-        if transpose_a or b not in self.loaded:
+        if flag(op, "transpose_a") or b not in self.loaded:
             raise Refused("the second factor of a product is a loaded tile, the first one has the rows of a block")
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
@@ -391,8 +397,3 @@ class Former:
         self.known.update(zip(op.results, results, strict=False))
         for n, value in zip(used, results[len(op.results) :], strict=True):
             self.counts[n] = value
-
-
-def _last(op: ir.Operation) -> int:
-    """The number of the last operand."""
-    return len(list(op.operands)) - 1

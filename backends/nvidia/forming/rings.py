@@ -1,6 +1,6 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -100,10 +100,9 @@ def tile_of(buffer: ir.Value) -> ir.MemRefType:
     return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
 
-def make(name: str, source: ir.Value, rows: int, count: int, warpgroups: int, turned: bool = False) -> RingBuffer:
-    """A ring of one stage for tiles of so many rows, which all warps of so many warpgroups give back; `turned`: for their transposes."""
+def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: bool = False) -> RingBuffer:
+    """A ring of one stage for tiles of this shape, which all warps of so many warpgroups give back; `turned`: for their transposes."""
     type_ = ir.MemRefType(source.type)
-    shape = [rows, type_.shape[3]]
     raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if turned else None
     frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if turned else 1, WARPS * warpgroups))
     return RingBuffer(name, source, frame.buffer, count, raw, frame.full, frame.free)
@@ -119,10 +118,12 @@ def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, i
     return Raw(shared, full, free)
 
 
-def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row) into use number `count` of a ring, and all wait for it.
+def fill(
+    ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, beside: Callable[[ir.Value], None] | None = None
+) -> tuple[ir.Value, ir.Value]:
+    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column) into use number `count` of a ring; all wait for it.
 
-    Gives the tile and the number of its stage.
+    Gives the tile and the number of its stage. `beside` makes what that warpgroup does after the copy, for that stage.
     """
     tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
@@ -140,6 +141,8 @@ def fill(ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Val
             build.op("fence_async")
             build.op("arrive", [ring.raw.free, stage])
             build.op("arrive", [ring.full, stage])
+        if beside is not None:
+            beside(stage)
         scf.YieldOp([])
     build.op("wait", [ring.full, stage, phase])
     return tile, stage
@@ -151,7 +154,7 @@ def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use:
     build.op("wait", [to.free, stage, arith.XOrIOp(phase, build.index(1)).result])
     with ir.InsertionPoint(build.elect()):
         build.op("arrive_expect", [to.full, stage], bytes=bytes_of(tile.type))
-        build.op("copy_async", [ring.source, *place, build.index(0), tile, to.full, stage])
+        build.op("copy_async", [ring.source, *place, tile, to.full, stage])
 
 
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:

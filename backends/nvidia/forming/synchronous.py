@@ -60,16 +60,16 @@ class SynchronousFormer(Former):
         kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(kernel, SCHEDULE), "arch": self.target.arch})
         return kernel
 
-    def _ring(self, name: str, source: ir.Value, rows: int, turned: bool) -> SharedRing:
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
         if ir.MemRefType(source.type).element_type.width == 8:
             raise Refused(f"{self.target.arch} has no 8-bit matrix instructions")
-        if rows % (_COPIED * WARPS * self.warpgroups):
-            raise Refused(f"{WARPS * self.warpgroups} warps copy a multiple of {_COPIED} rows each, not {rows} together")
-        return SharedRing(name, source, rings.buffer(name, source, rows), len(self.rings), None)
+        if shape[0] % (_COPIED * WARPS * self.warpgroups):
+            raise Refused(f"{WARPS * self.warpgroups} warps copy a multiple of {_COPIED} rows each, not {shape[0]} together")
+        return SharedRing(name, source, rings.buffer(name, source, shape[0]), len(self.rings), None)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         tile, stage, _ = ring.at(self.counts[ring.count])
-        batch, head, row = place
+        batch, head, row, column = place
         share, type_ = ring.tile.shape[0] // self.warpgroups, ring.tile
         first = arith.MulIOp(self.warpgroup, build.index(share)).result
         own = ir.MemRefType.get([share, type_.shape[1]], type_.element_type, memory_space=type_.memory_space)
@@ -77,7 +77,7 @@ class SynchronousFormer(Former):
             target = build.op("view", [ring.buffer, stage, first, build.index(0)], [own]).result
         self._meet()
         batch = self._inside_of(ring.source, batch)
-        build.op("copy_lanes_async", [ring.source, batch, head, arith.AddIOp(row, first).result, build.index(0), target])
+        build.op("copy_lanes_async", [ring.source, batch, head, arith.AddIOp(row, first).result, column, target])
         build.op("copy_commit")
         build.op("copy_wait", pending=0)
         self._meet()

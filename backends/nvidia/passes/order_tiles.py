@@ -20,7 +20,7 @@ class OrderTiles(Pass):
 
     Numbers count through groups of `group` heads, whose keys stay in the second level cache meanwhile, in a group block after block from
     the last one on (under a causal mask the longest), and in a block head after head. Without the option `warp.schedule` says how many
-    heads make a group; where `reverse` is 0 there, blocks are counted from the first one on.
+    heads make a group, or with 0 that nothing changes; where `reverse` is 0 there, blocks are counted from the first one on.
 
     Thread block n of N takes numbers n, N + n, ...; lengths fall from number to number, so in every second round of a group, N of its
     numbers from its first on, numbers count from the round's end, if the round is whole: none gets the longest tile of all rounds. Not so
@@ -41,6 +41,8 @@ class OrderTiles(Pass):
         return True
 
     def _order(self, kernel: ir.Operation) -> None:
+        if not self.group and not wanted(kernel, "group"):
+            raise Refused("the schedule has no groups of heads")
         heads = chosen(kernel, "group", self.group, thresholds.WARP_HEADS)
         reverse, drawn = wanted(kernel, "reverse"), draws(kernel) and not self.rounds
         found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]

@@ -25,7 +25,7 @@ class NvidiaScanFacts(ScanFacts):
     channels have a form that it knows (one of `chunk_channels`), otherwise 0. `factor`: o is multiplied with another tensor.
     `compensated`: states are rounded to two pieces of 16 bits; `weights`: the pieces of weights of pairs. `single`: inputs are f32, and
     products have three pieces of each factor. `delta`: there is an erase key, a second writer, or another place where the state is read;
-    `solves`: a system is solved; `apart`: another key is removed than is written.
+    `solves`: a system is solved; `apart`: another key is removed than is written. `rows`: o is of use, not only states.
     """
 
     plain: bool
@@ -37,6 +37,7 @@ class NvidiaScanFacts(ScanFacts):
     delta: bool = False
     solves: bool = False
     apart: bool = False
+    rows: bool = True
 
 
 def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
@@ -51,7 +52,8 @@ def chunk_scan_facts(op: ir.Operation) -> NvidiaScanFacts:
     compensated = narrow and is_compensated(op)
     weights = 2 if compensated and isinstance(ir.RankedTensorType(op.operands[1].type).element_type, ir.BF16Type) else 1
     prepared = PREPARED[view.channels.value] if not delta and knows_channels(op) and fits_at_once(op) else 0
-    return NvidiaScanFacts(*common, plain, view.factor is not None, compensated, not narrow, prepared, weights, delta, solves, apart)
+    rows = bool(list(op.results[0].uses))
+    return NvidiaScanFacts(*common, plain, view.factor is not None, compensated, not narrow, prepared, weights, delta, solves, apart, rows)
 
 
 def knows_channels(op: ir.Operation) -> bool:

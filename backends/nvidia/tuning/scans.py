@@ -109,7 +109,8 @@ def scan_space(facts: NvidiaScanFacts, target: NvidiaTarget) -> list[Fields]:
     """Emitters, chunks and columns of a program, whether they fit or not."""
     found: list[Fields] = []
     if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
-        found += [{"emitter": "hopper", "block_q": facts.prepared or _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
+        maker: Fields = {"emitter": "hopper"} if facts.rows or facts.prepared else {}  # the warp dialect makes scans that give states alone
+        found += [{**maker, "block_q": facts.prepared or _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
     if _is_shared(facts):  # TileLang takes a minute to compile some of these, and makes none that is faster
         found += [{"emitter": "scans", "block_q": chunk, "block_kv": columns} for chunk in (32, 64) for columns in (32, 64, 128)]
     sizes = itertools.product((32, 64, 128), (32, 64, 128)) if not _is_shared(facts) else ()

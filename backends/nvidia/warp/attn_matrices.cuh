@@ -9,4 +9,22 @@ ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
 }
 
+// The rows of a warpgroup's tile that exist, from `row` on; neighbours at once where they lie side by side.
+template <int Columns, int N>
+ATTN_DEVICE void store_tile(const float (&tile)[N], float *first, long long down, long long along, int row, int size, int warp, int lane) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int at = row + 16 * warp + 8 * h + lane / 4;
+    if (at < 0 || at >= size) continue;
+    float *const to = first + at * down + lane % 4 * 2 * along;
+    const bool together = along == 1 && reinterpret_cast<uintptr_t>(to) % 8 == 0;
+#pragma unroll
+    for (int c = 0; c < Columns / 8; ++c) {
+      const float even = tile[4 * c + 2 * h], odd = tile[4 * c + 2 * h + 1];
+      if (together) *reinterpret_cast<float2 *>(to + 8 * c) = make_float2(even, odd);
+      else to[8 * c * along] = even, to[(8 * c + 1) * along] = odd;
+    }
+  }
+}
+
 }  // namespace attn

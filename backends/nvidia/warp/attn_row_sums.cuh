@@ -1,6 +1,14 @@
 #pragma once
 namespace attn {
-// Sums of the numbers of all lanes before this one and of its own so far go to its N places of shared memory; then the warp arrives.
+// The numbers of all lanes go to shared memory, N neighbouring places each; then the warp arrives.
+template <int N> ATTN_DEVICE void write_rows(uint32_t to, const float (&numbers)[N], uint32_t barrier) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < N; ++i) store_shared(to + 4 * (lane * N + i), numbers[i]);
+  __syncwarp();
+  if (lane == 0) barrier_arrive(barrier);
+}
+// Sums of the numbers of all lanes before this one and of its own so far go there.
 template <int N> ATTN_DEVICE void sum_rows(uint32_t to, const float (&numbers)[N], uint32_t barrier) {
   const int lane = threadIdx.x % 32;
   float sums[N];
@@ -14,16 +22,7 @@ template <int N> ATTN_DEVICE void sum_rows(uint32_t to, const float (&numbers)[N
   }
   const float before = __shfl_up_sync(0xffffffffu, whole, 1);
 #pragma unroll
-  for (int i = 0; i < N; ++i) store_shared(to + 4 * (lane * N + i), lane > 0 ? before + sums[i] : sums[i]);
-  __syncwarp();
-  if (lane == 0) barrier_arrive(barrier);
-}
-// The numbers of all lanes go to shared memory, N neighbouring places each; then the warp arrives.
-template <int N> ATTN_DEVICE void write_rows(uint32_t to, const float (&numbers)[N], uint32_t barrier) {
-  const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < N; ++i) store_shared(to + 4 * (lane * N + i), numbers[i]);
-  __syncwarp();
-  if (lane == 0) barrier_arrive(barrier);
+  for (int i = 0; i < N; ++i) sums[i] = lane > 0 ? before + sums[i] : sums[i];
+  write_rows(to, sums, barrier);
 }
 } // namespace attn

@@ -76,7 +76,8 @@ def _make_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str
     printer.headers[_SUMS] = None
     numbers, each = printer.names.fresh("numbers"), count // 32
     warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
-    with printer.writer.block(f"if (warp == {stage} % {warps})" if warps > 1 else "if (warp == 0)"):
+    # The first warp starts copies, and must not wait for numbers meanwhile.
+    with printer.writer.block(f"if (warp == 1 + {stage} % {warps - 1})" if warps > 1 else "if (warp == 0)"):
         printer.line(f"float {numbers}[{each}];")
         with printer.writer.unrolled("r", each):
             printer.line(f"const int {printer.name(block.arguments[0], 'place')} = lane * {each} + r;")

@@ -5,7 +5,7 @@ import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
-from attn_mlir.backends.nvidia.warp import quotients
+from attn_mlir.backends.nvidia.warp import quotients, scalars
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
@@ -253,9 +253,23 @@ def _extract(printer: WarpPrinter, op: ir.Operation, tile: str, *places: str) ->
     if of.packed == 1:
         printer.printed[op.results[0]] = f"{tile}[{index}]"
         return
-    both = printer.names.fresh("pair")
+    both, result = printer.names.fresh("pair"), op.results[0]
     printer.line(f"const float2 {both} = {of.unpack}({tile}[({index}) / 2]);")
-    printer.define(op.results[0], f"{of.narrow}(({index}) % 2 ? {both}.y : {both}.x)", "x")
+    text = f"({index}) % 2 ? {both}.y : {both}.x"
+    if all(use.owner.operation.name == "arith.extf" for use in result.uses):
+        printer.printed[result] = f"({text})"  # as it is: to round it again takes as long as all else that a map does with it
+    else:
+        printer.define(result, f"{of.narrow}({text})", "x")
+
+
+def _extend(printer: WarpPrinter, op: ir.Operation, a: str) -> None:
+    """An element of a fragment is unpacked already where nothing else asks for it."""
+    source = op.operands[0]
+    read = maker(source, "tensor.extract")
+    if read is None or str(op.results[0].type) != "f32" or any(use.owner.operation.name != "arith.extf" for use in source.uses):
+        scalars.RULES["arith.*"](printer, op, a)
+    else:
+        printer.define(op.results[0], a[1:-1], "x")
 
 
 def _reduce(printer: WarpPrinter, op: ir.Operation, parts: str) -> None:
@@ -294,6 +308,7 @@ def _kept(printer: WarpPrinter, op: ir.Operation, *operands: str) -> None:
 
 
 RULES: dict[str, Rule] = {
+    "arith.extf": _extend,
     "attn.kept": _kept,
     "tensor.extract": _extract,
     "warp.map": _map,

@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
-from attn_mlir.backends.nvidia.warp.memory import HEADER, MMA, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, MMA, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -51,6 +51,12 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         raise UnsupportedError(f"warp: additions to global memory are in f32, got {tile.element} ({source_line(op.location)})")
     if tile.form == "tile" and tile.instruction in MMA and tile.element in _PAIRS:
         _pairs(printer, op, tile, *operands)
+        return
+    if (tile.form, tile.instruction, tile.element, adds) == ("tile", "wgmma", "f32", False):
+        printer.headers[MATRICES] = None
+        place = f"&{printer.arguments.element(target, [f'({batch})', f'({head})', '0', '0'])}"
+        where = f"{printer.arguments.stride(target, 2)}, {printer.arguments.stride(target, 3)}, {row}, {printer.arguments.size(target, 2)}"
+        printer.line(f"attn::store_tile<{tile.shape[1]}>({name}, {place}, {where}, warp, lane);")
         return
     with printer.writer.unrolled("r", tile.elements):
         to = _at(printer, tile, target, [batch, head, row, column])

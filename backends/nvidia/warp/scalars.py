@@ -52,6 +52,11 @@ def _dim(printer: WarpPrinter, op: ir.Operation, source: ir.Value, axis: str) ->
     printer.printed[op.results[0]] = str(shape.shape[int(axis)]) if static else printer.arguments.size(source, int(axis))
 
 
+def _view(printer: WarpPrinter, op: ir.Operation, source: ir.Value) -> None:
+    """Accesses look through a view: see `Arguments`."""
+    printer.printed[op.results[0]] = op.results[0]  # pyright: ignore
+
+
 def _element(printer: WarpPrinter, op: ir.Operation, memory: object, *places: str) -> None:
     """An element of a tensor in global memory, or, in `memory.RULES`, a number in shared memory."""
     if not isinstance(memory, ir.Value):
@@ -82,5 +87,6 @@ RULES: dict[str, Rule] = {
     "arith.remui": _unsigned,
     "math.*": _scalar,
     "memref.dim": _dim,
+    "memref.transpose": _view,
 }
 read_global = _element

@@ -56,12 +56,10 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
 
 
 def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
-    """A persistent kernel shares a multiprocessor with as many as its share of registers says, others with as many as registers allow."""
+    """Thread blocks of a persistent kernel share a multiprocessor as it was formed for, others as far as registers allow."""
     target = printer.target
-    if target.bulk_copies:
-        blocks = max(1, target.registers // plain(printer.kernel, "register_file"))
-    else:
-        blocks = max(1, target.registers // (threads * plain(printer.kernel, "registers")))
+    of_block = plain(printer.kernel, "register_file") if target.bulk_copies else threads * plain(printer.kernel, "registers")
+    blocks = max(1, target.registers // of_block)
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
     helpers = dict.fromkeys([*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers])
@@ -91,7 +89,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
         parameters=printer.arguments.parameters(),
         threads=threads,
         shared_bytes=printer.used,
+        occupancy=blocks if target.bulk_copies else 1,
         grid="persistent" if target.bulk_copies else "tiles",
         arch=target.arch,
-        occupancy=blocks if target.bulk_copies else 1,
     )

@@ -1,5 +1,6 @@
-// What chunks add to a state: fragments are rows of the state, keys are read transposed, numbers of positions come with the tile of keys.
-// DEFINE: %{segments} = attn-split-sequences{segment=512},func.func(cse),attn-simplify,attn-apply-mods,attn-outline{keep-hosts=false},nvidia-kernel,warp-scale-left,warp-assign-layouts
+// What chunks add to a state: a map scales rows of v, so that fragments are columns of the state and v is read transposed. Numbers of
+// positions come with the tile of keys.
+// DEFINE: %{segments} = attn-split-sequences{segment=512},func.func(cse),attn-simplify,attn-apply-mods,attn-outline{keep-hosts=false},nvidia-kernel,warp-assign-layouts
 // RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},canonicalize,cse' | FileCheck %s
 // RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},warp-specialize,warp-pipeline-loads{stages=4}' | FileCheck %s --check-prefix=ROLES
 
@@ -8,6 +9,7 @@
 // CHECK:        %[[FULL:.*]] = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 3 : i64>
 // CHECK:        %[[SUMS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
 // CHECK:        %[[FACTORS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
+// CHECK:        %[[TURNED:.*]] = memref.transpose
 // CHECK:        scf.for {{.*}} -> (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, index, index)
 // CHECK:          scf.if
 // CHECK:            "warp.copy_async"
@@ -18,12 +20,12 @@
 // CHECK:            {summed = false}
 // CHECK:          "warp.wait"(%[[FULL]]
 // CHECK:          memref.load %[[SUMS]]{{.*}}%c63
-// CHECK:          %[[KEYS:.*]] = "warp.read_transposed"
+// CHECK:          %[[VALUES:.*]] = "warp.read_transposed"
 // CHECK:          %[[LEFT:.*]] = "warp.map"
-// CHECK:            tensor.extract %[[KEYS]]
+// CHECK:            tensor.extract %[[VALUES]]
 // CHECK:            memref.load %[[FACTORS]]
 // CHECK:          "warp.mma_async"(%{{.*}}, %[[LEFT]], %{{.*}}) {transpose_a = false, transpose_b = false}
-// CHECK:        "warp.store"
+// CHECK:        "warp.store"(%{{.*}}, %[[TURNED]],
 
 // Four warps make numbers of four stages at the same time.
 // ROLES:      memref<4x64xf32

@@ -15,7 +15,8 @@ from attn_mlir.reference.warp.units import Buffer, Steps, Warpgroup
 def _make_rows(machine: Machine, unit: Warpgroup, inst: Inst, target: Buffer, barrier: Any, stage: int) -> Steps:
     """Ordinary reads and writes of the stage's warp, which then arrives."""
     count, active = target.array.shape[1], unit.active
-    unit.active = active[stage % len(active) :][:1]
+    others = active[1:] or active
+    unit.active = others[stage % len(others) :][:1]
     unit.values.update(zip(inst.blocks[0][0], [np.arange(count)], strict=True))
     (numbers,) = yield from machine.run(unit, inst.blocks[0])
     yield

@@ -98,6 +98,8 @@ def _scalar(op: ir.Operation) -> Callable[..., Any] | None:
     if name == "arith.cmpi" and str(op.operands[0].type) in ("index", "i32"):
         predicate = plain(op.attributes["predicate"])
         return _COMPARE[predicate if predicate < 6 else predicate - 4]
+    if name == "arith.truncf":  # as its residual is seen
+        return lambda a: round_to(np.asarray(a), type_)
     rule = SCALARS.get(name)
     if rule is None:
         return None

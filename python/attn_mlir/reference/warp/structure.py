@@ -32,6 +32,10 @@ def _while(machine: Machine, unit: Warpgroup, inst: Inst, *carried: Any) -> Step
         results = yield from machine.run(unit, inst.blocks[1])
 
 
+def _turned(machine: Machine, unit: Warpgroup, inst: Inst, memory: Tensor) -> Tensor:
+    return Tensor(memory.number, np.swapaxes(memory.array, -1, -2))
+
+
 def _if(machine: Machine, unit: Warpgroup, inst: Inst, condition: bool) -> Steps:
     taken = inst.blocks[0 if condition else 1 :][:1]
     return (yield from machine.run(unit, taken[0])) if taken else []
@@ -76,6 +80,7 @@ RULES: dict[str, Rule] = {
     "scf.while": _while,
     "scf.if": _if,
     "memref.dim": _dim,
+    "memref.transpose": _turned,
     "warp.block_id": lambda machine, unit, inst: unit.block.number,
     "warp.block_count": lambda machine, unit, inst: machine.blocks,
     "warp.each_warp": _each_warp,
