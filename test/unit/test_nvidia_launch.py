@@ -104,8 +104,8 @@ def test_tensors_of_the_same_shapes_elsewhere(gpu: FakeCuda, patch: pytest.Monke
 
     kept = [tensors() for _ in range(4)]
     assert [told(*given) for given in kept] == [3] * 4
-    assert told(heads(1, 2, 44, 64), *kept[0][1:]) == 6  # another shape
-    assert told(*kept[1][:2], 4, kept[2][3]) == 9  # another number
+    assert told(heads(1, 2, 44, 64), kept[0][1], 3, kept[0][3]) == 6  # another shape
+    assert told(kept[1][0], kept[1][1], 4, kept[2][3]) == 9  # another number
     odd = torch.zeros(81)[1:].view(1, 2, 40)
     made = run([kept[0][0], odd, 3, Ragged(kept[0][3])])
     assert made == (1,)  # what the kernel cannot read is copied, as ever

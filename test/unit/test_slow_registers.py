@@ -103,7 +103,7 @@ def test_derivatives() -> None:
 
 def test_programs_for_longer_sequences_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel: Any = fresh(traced(neighbourhood)).kernel("cuda")
-    longer: Any = nvidia.compile_program(traced(neighbourhood).text, "attention", length=1 << 15)
+    longer: Any = nvidia.compile_program(traced(neighbourhood).text, "attention", more={"length": 1 << 15})
     monkeypatch.setattr(nvidia_program.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(longer, "run", lambda inputs, layout: load(longer) or [])
     kernel.program._longer, kernel.program.compile_longer = 1, lambda keys: longer
@@ -114,7 +114,7 @@ def test_programs_for_longer_sequences_tell_it(monkeypatch: pytest.MonkeyPatch) 
 
 def test_programs_for_widened_keys_tell_it(monkeypatch: pytest.MonkeyPatch) -> None:
     kernel: Any = fresh(traced(neighbourhood)).kernel("cuda")
-    wide: Any = nvidia.compile_program(traced(neighbourhood).text, "attention", length=1 << 15)
+    wide: Any = nvidia.compile_program(traced(neighbourhood).text, "attention", more={"length": 1 << 15})
     monkeypatch.setattr(nvidia_program.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(nvidia_program.widened_ahead, "pays", lambda inputs: True)
     monkeypatch.setattr(wide, "run", lambda inputs, layout: load(wide) or [])
