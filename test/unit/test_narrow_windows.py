@@ -18,6 +18,7 @@ from attn_mlir.backends.nvidia import narrow_windows, pipeline, thresholds
 from attn_mlir.backends.nvidia.emulation import driver
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
 from attn_mlir.frontend.emit import Inputs
+from attn_mlir.runtime import programs
 
 Call = Callable[..., list[torch.Tensor]]
 HEADS = (16, 2)
@@ -25,21 +26,35 @@ HEADS = (16, 2)
 
 @pytest.fixture
 def choose(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
-    """Sets choices of all kernels on the emulated chip, `pack` among them, which also asks for the second form of backward passes."""
-    choices, derivative = driver.choices_of, driver.derivative
+    """Sets choices of all kernels on the emulated chip, `pack` among them, which also asks for the second form of backward passes.
 
-    def chosen(**more: int) -> None:
-        driver._PROGRAMS.clear()  # pyright: ignore[reportPrivateUsage]
-        monkeypatch.setattr(driver, "choices_of", lambda device: {**choices(device), **more})
+    Afterwards kernels must have packed as many heads as were asked for.
+    """
+    derivative, asked = driver.derivative, dict[str, Any]()
+
+    def chosen(**more: int | str) -> None:
+        _forget()
+        asked.update(more)
+        monkeypatch.setattr(driver, "choices_of", lambda device: {"arch": "sm_90a", **more})
 
         def prepared(*arguments: Any) -> tuple[str, str]:
             name, text = derivative(*arguments)
-            return name, narrow_windows.prepared(text)
+            return name, narrow_windows.prepared(text) if "pack" in more else text
 
         monkeypatch.setattr(driver, "derivative", prepared)
 
     yield chosen
+    made = [unit.schedule.get("pack", 1) for plan in driver._PROGRAMS.values() for unit in plan.units.values()]  # pyright: ignore[reportPrivateUsage]
+    _forget()
+    assert max(made) == asked.get("pack", 1)
+
+
+def _forget() -> None:
+    """Forgets compiled programs: those of the driver, and those that traces have."""
     driver._PROGRAMS.clear()  # pyright: ignore[reportPrivateUsage]
+    for program in programs._TABLE.values():  # pyright: ignore[reportPrivateUsage]
+        program.kernels.clear()
+        program.derivatives.clear()
 
 
 def _inputs(queries: int, keys: int, heads: tuple[int, int] = HEADS, dtype: torch.dtype = torch.bfloat16) -> list[torch.Tensor]:
@@ -62,13 +77,13 @@ def _apart(got: torch.Tensor, right: torch.Tensor) -> float:
     return float((got.double() - right).norm() / right.norm())
 
 
-PACKED = {"pack": 8, "block_q": 192, "block_kv": 80, "tell": 1, "draw": 1}
+PACKED: dict[str, Any] = {"emitter": "warp", "pack": 8, "block_q": 192, "block_kv": 80, "tell": 1, "draw": 1}
 FORMS = {
     "three warpgroups": PACKED,
     "one block": {**PACKED, "block_q": 128, "block_kv": 144},
     "two thread blocks": {**PACKED, "block_q": 64, "block_kv": 48, "occupancy": 2, "stages": 2},
-    "no packs": {"block_q": 64, "block_kv": 64, "occupancy": 3, "stages": 2, "tell": 1, "draw": 1},
-    "static": {"pack": 8, "block_q": 128, "block_kv": 48},
+    "no packs": {"emitter": "warp", "block_q": 64, "block_kv": 64, "occupancy": 3, "stages": 2, "tell": 1, "draw": 1},
+    "static": {"emitter": "warp", "pack": 8, "block_q": 128, "block_kv": 48},
 }
 
 
@@ -119,7 +134,7 @@ def test_numbers_of_heads_are_those_of_each_row(choose: Callable[..., None]) -> 
     def biased(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
         return mods.softcap(20.0)(s, b, h, i, j) + slopes[h] * (j - i)
 
-    choose(pack=8)
+    choose(**PACKED)
     q, k, v = _inputs(70, 70)
     o = attn_mlir.Attention(mask_mod=masks.sliding_window(20), score_mod=biased, device="cuda-emulated")(q, k, v)
     wide = k.double().repeat_interleave(8, 1), v.double().repeat_interleave(8, 1)
