@@ -96,15 +96,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             longer = self.compile_longer(self._longer)
             longer.listeners = self.listeners
             results = longer.run(inputs, layout)
-            self._calls.update(longer._calls)
-            self._elsewhere.update(longer._elsewhere)
+            self._share(longer)
             return results
         packed = self._packed(inputs) if self._narrow and self.compile_packed is not None else None
         if packed is not None:
             packed.listeners = self.listeners
             results = packed.run(inputs, layout)
-            self._calls.update(packed._calls)
-            self._elsewhere.update(packed._elsewhere)
+            self._share(packed)
             return results
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
@@ -191,11 +189,21 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             self._elsewhere.clear()
         self._elsewhere[form] = call
 
+    def _share(self, other: "NvidiaLaunchPlan") -> None:
+        """Keeps the short ways of another program for the same function, with as many of its own as there is room for."""
+        if len(self._calls) >= LIMIT:
+            self._calls.clear()
+        if len(self._elsewhere) >= LIMIT:
+            self._elsewhere.clear()
+        self._calls.update(other._calls)
+        self._elsewhere.update(other._elsewhere)
+
     def with_work(self, splits: int, invariant: bool) -> "NvidiaLaunchPlan":
         made = super().with_work(splits, invariant)
         assert isinstance(made, NvidiaLaunchPlan)
         if invariant:
-            made._longer = 0  # which kernel runs would depend on how many keys all sequences have together
+            made._longer = made._narrow = 0  # which kernel runs would depend on how many keys all sequences have together
+            made._calls, made._elsewhere = {}, {}  # and short ways of this program may be those of others
         return made
 
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:

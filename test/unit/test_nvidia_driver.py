@@ -18,6 +18,7 @@ from attn_mlir.backends.host import Argument, Host, HostStep, StepResult
 from attn_mlir.backends.nvidia import codegen, compiled_kernels, cuda, pipeline
 from attn_mlir.backends.nvidia import compile as nvcc
 from attn_mlir.backends.nvidia import driver as nvidia
+from attn_mlir.backends.nvidia import program as of_programs
 from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
 from attn_mlir.backends.sizes import like
 from attn_mlir.errors import ArgumentError, UnsupportedError
@@ -268,6 +269,14 @@ def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     assert asked == [100]  # later calls on the same tensors find their launch
     assert short._launchers.keys() == long._launchers.keys() and len(gpu.named("cuModuleLoadData")) == 2
     assert [call.launcher for call in short._calls.values()] == [*short._launchers.values(), *long._launchers.values()]
+    fixed = short.with_work(0, True)
+    fixed.run(many)
+    assert asked == [100] and [call.launcher for call in fixed._calls.values()] == [*short._launchers.values()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(of_programs, "LIMIT", 4)
+        for keys in range(100, 120):
+            short.run([few[0], heads(1, 2, keys, 64)])
+    assert max(len(short._calls), len(short._elsewhere)) <= 8
 
 
 def test_gradients_are_rounded_where_they_are_written() -> None:
