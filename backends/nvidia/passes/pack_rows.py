@@ -122,6 +122,12 @@ def _check(tiles: _Tiles, moves: list[ir.Operation], loads: list[ir.Operation]) 
             raise Refused(f"'{op.name}' depends on the head of a query")
     if any(_operand(op, 1) != tiles.head.results[0] for op in moves):
         raise Refused("rows of a block are copied or stored elsewhere than at their head")
+    if maker(tiles.head.operands[1], "memref.dim") is None:
+        raise Refused("tiles are not numbered by blocks of rows, then heads")
+    for op in [use.owner.operation for use in tiles.head.results[0].uses]:
+        map_ = _map_of(op)
+        if map_ is not None and any(_form(value, map_.regions[0].blocks[0].arguments[0], map_) is None for value in op.operands):
+            raise Refused("a number of each pair depends on the head of a query")
 
 
 def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], sizes: tuple[int, int]) -> None:
@@ -139,8 +145,7 @@ def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], size
     # A tile's head is that of a pack.
     of_batch = tiles.head.operands[1]
     count = maker(of_batch, "memref.dim")
-    if count is None:
-        raise Refused("tiles are not numbered by blocks of rows, then heads")
+    assert count is not None
     with count.location, ir.InsertionPoint.after(count):
         packs = arith.DivUIOp(of_batch, build.index(heads)).result
     of_tiles = [use for use in of_batch.uses if use.owner.operation.name in ("arith.remsi", "arith.divsi", "arith.muli")]
@@ -200,8 +205,6 @@ def _hold_rows(tiles: _Tiles, heads: int) -> None:
             continue
         row = map_.regions[0].blocks[0].arguments[0]
         key = tuple(_form(value, row, map_) for value in load.operands)
-        if any(each is None for each in key):
-            raise Refused("a number of each pair depends on the head of a query")
         if key not in made:
             made[key] = _rows_at(load, row, heads, _around(load, tiles.head.block))
         with load.location, ir.InsertionPoint(load):

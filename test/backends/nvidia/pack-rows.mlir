@@ -85,3 +85,44 @@ func.func @fills(%o: memref<?x?x?xf32>) attributes {tile.kernel = {block_q = 64 
   "tile.store"(%x, %o, %b, %h, %begin, %left) : (tensor<64xf32>, memref<?x?x?xf32>, index, index, index, index) -> ()
   return
 }
+
+// -----
+
+// A number of each head and key has no place in rows of several heads: nothing is changed.
+// CHECK-NOT: warp.rows_of_heads
+// CHECK: warp.refused = {{.*}}"warp-pack-rows" = "a number of each pair depends on the head of a query"
+func.func @table(%q: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %k: memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, %table: memref<?x?xf32>, %o: memref<?x?x?xf32, strided<[?, ?, ?]>>) attributes {tile.kernel = {block_q = 128 : i64, block_kv = 32 : i64}, tile.schedule = {pack = 8 : i64}} {
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %c2 = arith.constant 2 : index
+  %c128 = arith.constant 128 : index
+  %zero = arith.constant 0.0 : f32
+  %block = "tile.program_id"() {axis = 0 : i64} : () -> index
+  %h = "tile.program_id"() {axis = 1 : i64} : () -> index
+  %b = "tile.program_id"() {axis = 2 : i64} : () -> index
+  %rows = memref.dim %q, %c2 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+  %heads = memref.dim %q, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+  %key_heads = memref.dim %k, %c1 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+  %group = arith.divsi %heads, %key_heads : index
+  %key_head = arith.divsi %h, %group : index
+  %begin = arith.muli %block, %c128 : index
+  %next = arith.addi %begin, %c128 : index
+  %end = arith.minsi %next, %rows : index
+  %left = arith.subi %end, %begin : index
+  %qs = "tile.load"(%q, %b, %h, %begin, %left) : (memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, index, index, index, index) -> tensor<128x64xf16>
+  %keys = memref.dim %k, %c2 : memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
+  %ks = "tile.load"(%k, %b, %key_head, %c0, %keys) : (memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>, index, index, index, index) -> tensor<?x64xf16>
+  %s = "tile.dot"(%qs, %ks) {transpose_b = true} : (tensor<128x64xf16>, tensor<?x64xf16>) -> tensor<128x?xf32>
+  %sum = "tile.map"(%c128, %keys) ({
+  ^bb0(%i: index, %j: index):
+    %query = arith.addi %begin, %i : index
+    %present = arith.cmpi sge, %query, %j : index
+    %x = tensor.extract %s[%i, %j] : tensor<128x?xf32>
+    %own = memref.load %table[%h, %j] : memref<?x?xf32>
+    %y = arith.addf %x, %own : f32
+    %z = arith.select %present, %y, %zero : f32
+    "tile.yield"(%z) {operandSegmentSizes = array<i32: 0, 1>} : (f32) -> ()
+  }) {reductions = ["sum"], resultSegmentSizes = array<i32: 0, 1>} : (index, index) -> tensor<128xf32>
+  "tile.store"(%sum, %o, %b, %h, %begin, %left) : (tensor<128xf32>, memref<?x?x?xf32, strided<[?, ?, ?]>>, index, index, index, index) -> ()
+  return
+}
