@@ -186,9 +186,9 @@ LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27
 """By columns, and whether there is a mask: 1.02 to 1.09 times the speed of other blocks."""
 SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
 """Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
-BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0, "counts": 1}
-"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, and one count for rings that are used alike (8
-instructions of an iteration less, 2026-11-27, ptxas)."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
+"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart. One count for rings that are used alike (`counts`)
+has 8 instructions of an iteration less, and 0.97 to 1.03 of the speed (2026-11-27, H200, docs/notes/warp-families-later.md)."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
     "": {"uniform": 1, "scale": 0},
     "wide": {"uniform": 0, "scale": 1},
@@ -257,8 +257,8 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
-    (64, 64, 192, 128): "softmax exact, softmax window masked, softmax exact window masked, "
-                        "capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
                         "softmax exact sums",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
@@ -282,10 +282,10 @@ WARP_LONGER: Annotated[int, _BOTH] = 49152
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
 32768, 1.00 to 1.04 at 65536."""
 WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = _kinds({
-    (64, 64, 192, 128): "softmax window masked",
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
-"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.06 times the speed at 1024 keys, 0.995 to 1.03 at more,
+"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
 NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""

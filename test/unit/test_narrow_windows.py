@@ -163,7 +163,7 @@ def test_a_fixed_order_of_sums_is_hoppers_own(columns: int) -> None:
 
 def test_forms_of_a_window() -> None:
     """The usual kernels say for how many keys another form is better; that packs heads, and dq is a kernel over rows."""
-    assert [schedule.get("narrow") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 256]
+    assert [schedule.get("few_keys") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 256]
     (forward,) = _schedules("", pack=8).values()
     assert forward["emitter"] == "warp" and forward["pack"] == 8
     pairs, rows_ = _schedules("bwd", pack=8).values()

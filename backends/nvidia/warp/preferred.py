@@ -41,7 +41,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "narrow", "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "few_keys", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
