@@ -5,6 +5,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from attn_mlir.backends.cpu.signals import kept_handlers
 from attn_mlir.backends.llvm_level import llvm_level
 from attn_mlir.mlir import ExecutionEngine, ir
 
@@ -45,7 +46,8 @@ def object_code(module: ir.Module, pic: bool = False) -> bytes:
 
 
 def _dumped(engine: ExecutionEngine, path: Path) -> bytes:
-    engine.dump_to_object_file(str(path))
+    with kept_handlers():
+        engine.dump_to_object_file(str(path))
     return path.read_bytes()
 
 
