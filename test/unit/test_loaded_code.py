@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir.backends.amd.clang import find_host_clang
-from attn_mlir.backends.cpu import engine
+from attn_mlir.backends.cpu import driver, engine, jit, program
 from attn_mlir.backends.cpu.engine import object_code
 from attn_mlir.backends.cpu.loaded_code import LoadedCode, can_load
 from attn_mlir.errors import CompileError
@@ -154,3 +156,23 @@ def relocation(code: bytes) -> bytes:
         if kind == 4 and size:
             return code[offset : offset + 24]
     raise AssertionError("the object file has no relocations")
+
+
+def test_the_engine_elsewhere_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other systems than Linux with x86-64 LLVM's engine stays, with the code that it made."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    q, k, v = torch.randn(3, 1, 2, 17, 40)
+    found = []
+    for number in range(2):
+        if number:
+            monkeypatch.setattr(jit, "can_load", lambda: False)
+            monkeypatch.setattr(jit, "LoadedCode", type("NotLoaded", (), {}))
+        monkeypatch.setattr(program, "_PROGRAMS", {})
+        monkeypatch.setattr(driver, "_KERNELS", {})
+        attention = attn_mlir.Attention(score_mod=lambda score, b, h, i, j: score.tanh())
+        x = q.clone().requires_grad_()
+        o = attention(x, k, v)
+        found.append((o.detach(), torch.autograd.grad(o.square().sum(), x)[0]))
+        gc.collect()
+    (a, da), (b, db) = found
+    assert torch.equal(a, b) and torch.equal(da, db)
