@@ -281,17 +281,18 @@ WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128),
 WARP_LONGER: Annotated[int, _BOTH] = 49152
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
 32768, 1.00 to 1.04 at 65536."""
-WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")] = _kinds({
+_NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
+WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
     (64, 64, 192, 128): "softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
 """Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.06 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
-NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")] = {"rows": 1024, "pairs": 256}
+NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
-NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")] = (8, 1)
+NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)
 """How many heads of queries are packed there: the first number that divides those of a head of keys."""
-NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")] = {
+NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], _NARROW] = {
     64: {
         "packed": {
             "block_q": 128, "block_kv": 48, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
