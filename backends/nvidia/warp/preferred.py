@@ -35,6 +35,8 @@ _OF_POSITIONS = frozenset({"arith.sitofp"})
 _FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
 """Facts of kernels over pairs; those on packed sequences have more."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
+_LATE = "late"
+"""Sums over keys of the Hopper emitter's schedules for 128 columns."""
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
@@ -54,6 +56,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    if kept.get("key_sums") == _LATE and "key_sums" not in asked:
+        del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
     if "longer" in kept and _key(kernel) in thresholds.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
