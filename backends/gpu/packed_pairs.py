@@ -19,7 +19,7 @@ Array = np.ndarray
 PADDED = 1.25
 """Pairs of a batch, of which each sequence has as many rows as the longest, times those of its sequences, at most."""
 SPARE = 1 << 23
-"""Or pairs of heads that are padding: fewer take a GPU no longer than the launches of one more batch take the host. Measured on an H100
+"""Or pairs of heads that are padding: fewer take a GPU no longer than the launches of one more batch take the host. Measured on an H200
 on 2026-11-27 (docs/notes/serving-h100.md).
 """
 
