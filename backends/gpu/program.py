@@ -78,7 +78,7 @@ class GpuLaunchPlan(LaunchPlan):
 
         dtypes = {stage.kernel: self.units[stage.kernel].dtypes for stage in described.stages if stage.kernel}
         kernel = pairs_in_memory.PairKernel(described, {**dtypes, "": unit.dtypes}, launch, self.machine().processors)
-        return pairs_in_memory.run(kernel, operands, made, layout)
+        return pairs_in_memory.run(kernel, operands, made, layout, self._invariant)
 
     @abstractmethod
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
