@@ -97,6 +97,7 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
         patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
         patch.setattr(CudaLauncher, "start", starts)
         made: Any = driver.compile_derivative(text, "cuda", "", [])
+        inputs = list[Any]()
         seen, held = list[list[tuple[str, ...]]](), list[Any]()
         for number in range(3):
             given = [x.clone().transpose(0, 1)[None] for x in (q, k, k)]
@@ -108,7 +109,8 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
             held += [inputs, o]
             assert o.shape == (1, 4, 3, 64) and (not number) == (not fake.named("cuMemsetD8Async"))
         told.clear()
-        made.decode([torch._neg_view(inputs[0]), *inputs[1:]], "bshd", keys)
+        negated = torch._neg_view(inputs[0])  # pyright: ignore[reportPrivateImportUsage]
+        made.decode([negated, *inputs[1:]], "bshd", keys)
         assert not any(inputs[0].data_ptr() in one for one in told) and len(told) == len(seen[0])
         # A graph reads lists that something keeps, and what it makes of them is for itself.
         made._decoded.clear()
