@@ -246,7 +246,6 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 results = super().decode(inputs, layout, keys)
             if results is not None and form is not None and not captured and key not in self._decoded:
                 if len(self._decoded) >= LIMIT:
-                    torch.cuda.synchronize(index)  # kernels may read lists that are freed now
                     self._decoded.clear()
                 (kernel,) = self.kernels.values()
                 short = repeated_decode.repeated_decode(inputs, results, made, kernel.lengths[0])
