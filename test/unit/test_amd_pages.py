@@ -71,7 +71,7 @@ def test_single_queries_of_negated_tensors() -> None:
     options: dict[str, Any] = {"max_q": 1, "max_k": 100, "device": EMULATED}
     wanted = attention_varlen(*tensors, queries, keys, **options)
     for number in range(3):
-        changed = list(tensors)
+        changed: Any = list(tensors)
         changed[number] = torch._neg_view(-tensors[number])  # pyright: ignore[reportPrivateImportUsage]
         assert torch.equal(attention_varlen(*changed, queries, keys, **options), wanted)
 
