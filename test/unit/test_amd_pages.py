@@ -71,9 +71,8 @@ def test_single_queries_of_negated_tensors() -> None:
     options: dict[str, Any] = {"max_q": 1, "max_k": 100, "device": EMULATED}
     wanted = attention_varlen(*tensors, queries, keys, **options)
     for number in range(3):
-        changed: Any = list(tensors)
-        changed[number] = torch._neg_view(-tensors[number])  # pyright: ignore[reportPrivateImportUsage]
-        assert torch.equal(attention_varlen(*changed, queries, keys, **options), wanted)
+        q, k, v = (torch._neg_view(-x) if n == number else x for n, x in enumerate(tensors))  # pyright: ignore[reportPrivateImportUsage]
+        assert torch.equal(attention_varlen(q, k, v, queries, keys, **options), wanted)
 
 
 def test_what_is_refused() -> None:
