@@ -165,3 +165,11 @@ def test_who_waits_for_lists_and_who_is_told_later(monkeypatch: pytest.MonkeyPat
         key_numbers.check_prepared(lists, good, shapes)
     key_numbers.check_prepared(lists, good, shapes)
     key_numbers.check_prepared(lists._replace(wrong=None), bad, shapes)
+    # Nobody looks at numbers while a graph is captured, so that the first call afterwards is the first one.
+    key_numbers._WAITED.clear()
+    waited.clear()
+    with monkeypatch.context() as captured:
+        captured.setattr(key_numbers, "is_captured", lambda _: True)
+        key_numbers.check_prepared(lists, bad, shapes)
+    key_numbers.check_prepared(lists, good, shapes)
+    assert waited == [False, True]
