@@ -258,8 +258,8 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
-                        "softmax exact sums",
+                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
+                        "passes exact masked, softmax sums, softmax exact sums",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
