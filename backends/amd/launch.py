@@ -45,7 +45,8 @@ class HipLauncher:
         self._packed: dict[tuple[Any, ...], tuple[tuple[int, int, int], PackedArguments]] = {}
 
     def __call__(self, arguments: Sequence[Any], outputs: range) -> Collection[int]:
-        key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, (torch.Tensor, Ragged)) else x for x in arguments])
+        # 0.0 == -0.0, by which functions may divide.
+        key = tuple([(x.data_ptr(), x.shape, x.stride()) if isinstance(x, (torch.Tensor, Ragged)) else x or repr(x) for x in arguments])
         found, copied = self._packed.get(key), ()
         if found is None:
             own, copied = self._readable(arguments)  # copies live until the kernel is launched: torch gives their memory to later work only

@@ -3,11 +3,16 @@
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from attn_mlir.backends.cpu.signals import kept_handlers
 from attn_mlir.backends.llvm_level import llvm_level
+from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ExecutionEngine, ir
 
+_OPEN_FILES = Path("/proc/self/fd")
 LARGEST_OPTIMISED = 11_000
 """Operations of a function up to which LLVM optimises: usual kernels have 600 to 2,000, with matrix tiles 2,000 to 10,400. A mask of 1,000
 joined conditions, forward and backward, has 20,000 and 29,000: 16 s in LLVM at level 0, 98 s at level 1. Such straight code runs about
@@ -24,29 +29,38 @@ def compile_module(module: ir.Module, pic: bool = False) -> ExecutionEngine:
 def object_code(module: ir.Module, pic: bool = False) -> bytes:
     """The object file of a module in the LLVM dialect; the engine that makes it goes with all that it needed.
 
-    Raises RuntimeError where code calls a function that is not in this process: LLVM links what it has compiled before it gives it away.
+    Raises CompileError where code calls a function that is not in this process: LLVM links what it has compiled before it gives it away.
     So it does for a module without a function, which an entry of the disk cache may be: the engine would crash, as it has no object then.
     """
     if not any(_size(view.operation) for view in module.body.operations):
-        raise RuntimeError("the compiled module has no function")
+        raise CompileError("the compiled module has no function")
     engine = compile_module(module, pic)
-    if hasattr(os, "memfd_create"):
+    with _file() as path:
+        code = _dumped(engine, path)
+    if not code:
+        raise CompileError("LLVM gives no object file; it says why on the standard error")
+    return code
+
+
+@contextmanager
+def _file() -> Iterator[Path]:
+    """A file for a moment, in memory where the system has that and shows it under /proc."""
+    if hasattr(os, "memfd_create") and _OPEN_FILES.is_dir():
         handle = os.memfd_create("attn-mlir")
         try:
-            code = _dumped(engine, Path(f"/proc/self/fd/{handle}"))
+            yield _OPEN_FILES / str(handle)
         finally:
             os.close(handle)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            code = _dumped(engine, Path(folder) / "kernel.o")
-    if not code:
-        raise RuntimeError("LLVM gives no object file; it says why on the standard error")
-    return code
+            yield Path(folder) / "kernel.o"
 
 
 def _dumped(engine: ExecutionEngine, path: Path) -> bytes:
-    engine.dump_to_object_file(str(path))
-    return path.read_bytes()
+    """What the engine writes, which is nothing where it fails."""
+    with kept_handlers():
+        engine.dump_to_object_file(str(path))
+    return path.read_bytes() if path.exists() else b""
 
 
 def _select_fast(module: ir.Module) -> None:

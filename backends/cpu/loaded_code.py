@@ -13,13 +13,19 @@ import sys
 from dataclasses import dataclass
 from functools import cache
 
+from attn_mlir.errors import CompileError
+
 _HEADER = struct.Struct("<16sHHIQQQIHHHHHH")
 _SECTION = struct.Struct("<IIQQQQIIQQ")
 _SYMBOL = struct.Struct("<IBBHQQ")
 _RELOCATION = struct.Struct("<QQq")
 _RELOCATABLE, _AMD64 = 1, 62
 _SYMTAB, _RELA, _NOBITS = 2, 4, 8
-_WRITE, _ALLOCATED, _EXECUTED = 1, 2, 4
+_AT_START = frozenset({14, 15, 16})
+"""Sections of functions that a linker's loader would call: initialisers, finalisers, and those in front of the former."""
+_WRITE, _ALLOCATED, _EXECUTED, _OF_THREADS = 1, 2, 4, 0x400
+_RESOLVED = 10
+"""The type of a symbol whose function tells where the function is (STT_GNU_IFUNC)."""
 _ABSOLUTE, _COMMON = 0xFFF1, 0xFFF2
 _READ_ONLY, _READ_EXECUTE = 1, 5
 """Protections of mprotect; data that code writes keeps the one that its memory has."""
@@ -50,7 +56,7 @@ class LoadedCode:
     """The code of an object file, which can be called for as long as this lives."""
 
     def __init__(self, code: bytes) -> None:
-        """Raises RuntimeError where the file has what is not loaded here, or needs a function that is not in this process."""
+        """Raises CompileError where the file has what is not loaded here, or needs a function that is not in this process."""
         sections = _sections(code)
         starts, groups, size = _places(sections)
         # Private, so that a child of os.fork has its own.
@@ -79,10 +85,12 @@ class LoadedCode:
         names = sections[table.link].offset
         made: list[int | str] = []
         for at in range(table.offset, table.offset + table.size, _SYMBOL.size):
-            offset, _, _, section, value, _ = _SYMBOL.unpack_from(code, at)
+            offset, kind, _, section, value, _ = _SYMBOL.unpack_from(code, at)
             name = code[names + offset : code.index(b"\0", names + offset)].decode()
             if section == _COMMON:
-                raise RuntimeError(f"the object file has '{name}' without a section")
+                raise CompileError(f"the object file has '{name}' without a section")
+            if section and kind & 15 == _RESOLVED:
+                raise CompileError(f"the object file has '{name}', which is to be chosen when it is loaded")
             if section == 0:
                 made.append(name)
             elif section == _ABSOLUTE or section not in starts:
@@ -97,7 +105,7 @@ class LoadedCode:
             offset, info, addend = _RELOCATION.unpack_from(code, at)
             kind, symbol = info & 0xFFFFFFFF, symbols[info >> 32]
             if kind not in _RELOCATED:
-                raise RuntimeError(f"the object file has a relocation of type {kind}, which is not known")
+                raise CompileError(f"the object file has a relocation of type {kind}, which is not known")
             form, relative = _RELOCATED[kind]
             value = (_outside(symbol) if isinstance(symbol, str) else symbol) + addend
             if relative:
@@ -105,14 +113,14 @@ class LoadedCode:
             try:
                 struct.pack_into(form, self._memory, start + offset, value)
             except struct.error:
-                raise RuntimeError(f"address {value:#x} does not fit a relocation of type {kind}") from None
+                raise CompileError(f"address {value:#x} does not fit a relocation of type {kind}") from None
 
 
 def _sections(code: bytes) -> list[_Section]:
-    """The sections of an ELF file. Raises RuntimeError for any other."""
+    """The sections of an ELF file. Raises CompileError for any other."""
     ident, kind, machine, *_, offset, _, _, _, _, _, count, _ = _HEADER.unpack(code[: _HEADER.size].ljust(_HEADER.size, b"\0"))
     if ident[:6] != b"\x7fELF\2\1" or (kind, machine) != (_RELOCATABLE, _AMD64):
-        raise RuntimeError("this is no object file for x86-64 in the ELF format")
+        raise CompileError("this is no object file for x86-64 in the ELF format")
     return [_Section(*_SECTION.unpack_from(code, offset + number * _SECTION.size)) for number in range(count)]
 
 
@@ -126,7 +134,11 @@ def _places(sections: list[_Section]) -> tuple[dict[int, int], list[tuple[int, i
         for number, section in enumerate(sections):
             if section.flags & _ALLOCATED and section.size and section.flags & (_WRITE | _EXECUTED) == flags:
                 if flags == _WRITE | _EXECUTED:
-                    raise RuntimeError("the object file has code that writes itself")
+                    raise CompileError("the object file has code that writes itself")
+                if section.kind in _AT_START or section.flags & _OF_THREADS:
+                    raise CompileError("the object file has functions to be called when it is loaded, or variables of threads")
+                if section.alignment > mmap.PAGESIZE:
+                    raise CompileError(f"the object file has a section that is aligned to {section.alignment} bytes")
                 at = -(-at // max(section.alignment, 1)) * max(section.alignment, 1)
                 starts[number] = at
                 at += section.size
@@ -144,11 +156,11 @@ def _libraries() -> tuple[ctypes.CDLL, ...]:
 
 @cache
 def _outside(name: str) -> int:
-    """The address of a function of this process. Raises RuntimeError where it has none."""
+    """The address of a function of this process. Raises CompileError where it has none."""
     for library in _libraries():
         if hasattr(library, name):
             return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
-    raise RuntimeError(f"compiled code calls '{name}', which is not in this process")
+    raise CompileError(f"compiled code calls '{name}', which is not in this process")
 
 
 def _protect(address: int, size: int, protection: int) -> None:

@@ -121,12 +121,12 @@ def _usual_reason(kernel: ir.Operation) -> str:
 
 def schedule(kernel: ir.Operation, plan: Callable[[ir.Operation], Fields]) -> bool:
     """Attaches `tile.schedule`: which code generator makes the kernel, and what it decided. Reports what `plan` does not make."""
-    printed.begin(kernel)
-    try:
-        fields = plan(kernel)
-    except (UnsupportedError, ValueError) as error:
-        kernel.location.emit_error(f"tile-schedule: {error}")
-        return False
-    kernel.attributes[SCHEDULE] = attributes.write(fields)
-    printed.planned(kernel, fields)
+    with printed.planning(kernel):
+        try:
+            fields = plan(kernel)
+        except (UnsupportedError, ValueError) as error:
+            kernel.location.emit_error(f"tile-schedule: {error}")
+            return False
+        kernel.attributes[SCHEDULE] = attributes.write(fields)
+        printed.planned(kernel, fields)
     return True

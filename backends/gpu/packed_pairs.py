@@ -19,7 +19,7 @@ Array = np.ndarray
 PADDED = 1.25
 """Pairs of a batch, of which each sequence has as many rows as the longest, times those of its sequences, at most."""
 SPARE = 1 << 23
-"""Or pairs of heads that are padding: fewer take a GPU no longer than the launches of one more batch take the host. Measured on an H100
+"""Or pairs of heads that are padding: fewer take a GPU no longer than the launches of one more batch take the host. Measured on an H200
 on 2026-11-27 (docs/notes/serving-h100.md).
 """
 
@@ -44,8 +44,11 @@ class PackedPart:
 class PackedPairs:
     """The sequences of a step's operands. Their lengths are read where the host can see them, which waits for a GPU."""
 
-    def __init__(self, described: PairsInMemory, operands: Sequence[Any], sizes: PairSizes, most: int = 0) -> None:
-        """`most`: pairs of a chunk (0: as `chunks` has it). Raises ArgumentError where a CUDA graph is being captured."""
+    def __init__(self, described: PairsInMemory, operands: Sequence[Any], sizes: PairSizes, most: int = 0, apart: bool = False) -> None:
+        """`most`: pairs of a chunk (0: as `chunks` has it); `apart`: each sequence is computed by itself.
+
+        Raises ArgumentError where a CUDA graph is being captured.
+        """
         given = [operands[number] for number in described.sequences]
         if is_captured(given[0].device):
             raise ArgumentError(
@@ -53,6 +56,7 @@ class PackedPairs:
                 "wait for while it is captured: capture the forward pass alone, or give the sequences as entries of a batch, with a mask"
             )
         self._described, self._operands, self._sizes, self._most = described, operands, sizes, most
+        self._apart = apart
         read = torch.stack(given).cpu().numpy().astype(np.int64)
         totals = np.array([[sizes.queries], [sizes.queries], [sizes.keys], [sizes.keys]])
         self._first, self._count, self._first_key, self._key_count = np.clip(read, 0, totals)
@@ -104,9 +108,9 @@ class PackedPairs:
         numbers = np.flatnonzero((self._count > 0) & (self._key_count > 0))
         numbers = numbers[np.lexsort((self._count[numbers], self._key_count[numbers]))]
         most, groups, begin = (self._most or pair_chunks.MOST_PAIRS) // self._sizes.heads, list[Array](), 0
-        apart = _overlap(self._first_key[numbers], self._key_count[numbers]) or _overlap(self._first[numbers], self._count[numbers])
+        meet = _overlap(self._first_key[numbers], self._key_count[numbers]) or _overlap(self._first[numbers], self._count[numbers])
         for end in range(1, len(numbers) + 1):
-            if end < len(numbers) and not apart:
+            if end < len(numbers) and not (meet or self._apart):
                 queries, keys = self._count[numbers[begin : end + 1]], self._key_count[numbers[begin : end + 1]]
                 pairs, own = len(queries) * int(queries.max()) * int(keys.max()), int((queries * keys).sum())
                 if pairs <= most and (pairs <= PADDED * own or (pairs - own) * self._sizes.heads <= SPARE):

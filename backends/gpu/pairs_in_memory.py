@@ -40,8 +40,8 @@ class PairKernel:
         return described.stages or (PairStage("", described.kept, (), described.weights),)
 
 
-def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
-    """The results of a step on its operands."""
+def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout: str, apart: bool = False) -> list[torch.Tensor]:
+    """The results of a step on its operands; `apart`: of packed sequences each by itself, as what others are in a batch changes bits."""
     described = kernel.described
     query, key = (operands[number] for number in described.products[0])
     results: list[torch.Tensor] = []
@@ -65,7 +65,7 @@ def run(kernel: PairKernel, operands: Sequence[Any], made: ResultShapes, layout:
         return results
     for each in described.sums:
         results[each.result].zero_()
-    for part in PackedPairs(described, operands, sizes, most).parts():
+    for part in PackedPairs(described, operands, sizes, most, apart).parts():
         own = PairRun(kernel, operands, results, values, part)
         targets = part.targets(results)
         own.run(part.chunks, part.operands, targets, fresh=part.places is not None)

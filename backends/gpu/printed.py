@@ -1,5 +1,7 @@
 """Kernels that were printed to plan them, kept until they are emitted: only a printed kernel tells how much shared memory it takes."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.attributes import LAUNCH, Fields
@@ -25,10 +27,16 @@ _PRINTED: dict[str, KernelCode] = {}
 """The code of planned kernels, by the text of their functions."""
 
 
-def begin(kernel: ir.Operation) -> None:
-    """A kernel is planned from now on."""
+@contextmanager
+def planning(kernel: ir.Operation) -> Iterator[None]:
+    """A kernel is planned in here: its handle and what was printed of it are let go afterwards, also where there is no plan."""
     _PLANNING.kernel = kernel
     _PLANNING.tried.clear()
+    try:
+        yield
+    finally:
+        _PLANNING.kernel = None
+        _PLANNING.tried.clear()
 
 
 def tried(kernel: ir.Operation, emitter: str, fields: Fields, code: KernelCode) -> KernelCode:
@@ -47,8 +55,6 @@ def planned(kernel: ir.Operation, schedule: Fields) -> None:
                 del _PRINTED[next(iter(_PRINTED))]
             _PRINTED[_text(kernel)] = code
             break
-    _PLANNING.kernel = None
-    _PLANNING.tried.clear()
 
 
 def take(kernel: ir.Operation) -> KernelCode | None:

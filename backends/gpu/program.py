@@ -78,7 +78,7 @@ class GpuLaunchPlan(LaunchPlan):
 
         dtypes = {stage.kernel: self.units[stage.kernel].dtypes for stage in described.stages if stage.kernel}
         kernel = pairs_in_memory.PairKernel(described, {**dtypes, "": unit.dtypes}, launch, self.machine().processors)
-        return pairs_in_memory.run(kernel, operands, made, layout)
+        return pairs_in_memory.run(kernel, operands, made, layout, self._invariant)
 
     @abstractmethod
     def launch_kernel(self, step: HostStep, operands: list[Any], made: ResultShapes, layout: str) -> list[torch.Tensor]:
@@ -114,6 +114,7 @@ class GpuLaunchPlan(LaunchPlan):
 
         None where nothing is to do, or the row does not allow that. Raises UnsupportedError where it must, as parts were asked for.
         """
+        inputs = [self.readable(value, False) if isinstance(value, torch.Tensor) else value for value in inputs]
         plan = self.plan(inputs)
         split_up, form, found = not plan.empty and len(self.host.steps) == 1, PartsForm(False, False), None
         for form in self._forms(inputs) if split_up else ():

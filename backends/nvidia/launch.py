@@ -163,7 +163,7 @@ class CudaLauncher:
         stream = cuda.current_stream(self.index)
         if self.counts and cuda.is_capturing(self.index):
             return self._capture(arguments, stream)
-        seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
+        seen: list[Any] = [stream, *[arguments[i] or repr(arguments[i]) for i in self._numbers]]  # 0.0 == -0.0
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.data_ptr(), tensor.shape, tensor.stride())
@@ -239,7 +239,7 @@ class CudaLauncher:
 
     def _form_of(self, arguments: Sequence[Any], stream: int) -> tuple[Any, ...]:
         """What decides about a launch but for addresses."""
-        seen: list[Any] = [stream, *[arguments[i] for i in self._numbers]]
+        seen: list[Any] = [stream, *[arguments[i] or repr(arguments[i]) for i in self._numbers]]  # 0.0 == -0.0
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.shape, tensor.stride(), tensor.dtype)

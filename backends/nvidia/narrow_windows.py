@@ -17,7 +17,7 @@ from attn_mlir.passes.rows_of_pairs import RowsOfPairs
 
 PACK = "pack"
 """The choice that asks for the second form: how many heads of queries share a block of rows."""
-NARROW = "narrow"
+NARROW = "few_keys"
 """In the schedule of the first form: how many keys a row may see at most for the second one."""
 _LOWER = {2: 0, 3: 0, 4: 1, 5: 1}
 """Of signed predicates of `arith.cmpi`, which side is the lower one."""

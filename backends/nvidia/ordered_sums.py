@@ -20,18 +20,26 @@ def is_masked(loops: Sequence[ir.Operation], keys: ir.Value) -> bool:
     return any(depends(bound, keys) for loop in loops for bound in list(loop.operands)[:2])
 
 
-def without_order(loops: Sequence[ir.Operation], keys: ir.Value, count: ir.Value) -> str:
+def without_order(loops: Sequence[ir.Operation], keys: ir.Value, count: ir.Value, packed: bool = False) -> str:
     """Why the blocks of keys that add to a block of queries may not follow each other without a gap; empty where they do.
 
     `loops` over the queries of a block follow each other; the block begins with key number `keys` and has `count` keys.
+    Of `packed` sequences no bound may be chosen, as of windows that may have no limit: no GPU has run that.
     """
     if any(before.operands[1] != after.operands[0] and not _same_end(before, after) for before, after in pairwise(loops)):
         return "a fixed order of sums needs one range of queries for each block of keys"
     if any(find_all(loop, "scf.if") for loop in loops):
         return "a fixed order of sums needs masks whose blocks are known from their bounds"
-    if not grows(loops[0].operands[0], keys, count) or not grows(loops[-1].operands[1], keys, count):
+    ends = loops[0].operands[0], loops[-1].operands[1]
+    if not all(grows(end, keys, count) for end in ends) or (packed and any(_is_chosen(end, keys) for end in ends)):
         return "a fixed order of sums needs queries that begin and end later for later keys"
     return ""
+
+
+def _is_chosen(value: ir.Value, keys: ir.Value) -> bool:
+    """Whether a number that depends on `keys` is made of one that is chosen."""
+    op = maker(value) if value != keys and depends(value, keys) else None
+    return op is not None and (op.name == "arith.select" or any(_is_chosen(operand, keys) for operand in op.operands))
 
 
 def _same_end(before: ir.Operation, after: ir.Operation) -> bool:

@@ -239,18 +239,20 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return [each.result() for each in memory]
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        inputs = [self.readable(value, False) if isinstance(value, torch.Tensor) else value for value in inputs]
         form = repeated_kernel.form_of(inputs, layout)
         key = (form, keys, self._splits, self._invariant, inputs[1].data_ptr() == inputs[2].data_ptr())  # see `shares_values`
         known = None if form is None else self._decoded.get(key)
         index = cuda.index_of(inputs[0])
         with cuda.using(index) if index >= 0 else contextlib.nullcontext():
-            if known is not None and not (known.counts and cuda.is_capturing(known.launcher.index)):
-                results = known(inputs)
-                if results is not None:
-                    return results
+            # Graphs have counters of their own, and lists that `kept_by_sizes` was asked for, as nothing else keeps these.
+            captured = index >= 0 and cuda.is_capturing(index)
+            results = None if known is None or captured else known(inputs)
+            if results is not None:
+                return results
             with repeated_decode.started() as made:
                 results = super().decode(inputs, layout, keys)
-            if results is not None and form is not None and key not in self._decoded:
+            if results is not None and form is not None and not captured and key not in self._decoded:
                 if len(self._decoded) >= LIMIT:
                     self._decoded.clear()
                 (kernel,) = self.kernels.values()

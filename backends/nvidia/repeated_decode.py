@@ -115,4 +115,8 @@ def repeated_decode(
                     parts[address] = workspace.take(arguments[number].shape, arguments[number].dtype).offset
                 sources.append((1, parts[address]))
         launches.append((launcher, form, sources))
-    return RepeatedDecode(results, launches, [arguments[-1] for _, arguments, _ in made], workspace.size, (lengths, stream))
+    kept = [arguments[-1] for _, arguments, _ in made]
+    for work in kept:
+        if work.is_cuda:  # may be freed while kernels read it, on another stream than it was made on
+            work.record_stream(torch.cuda.current_stream(index))
+    return RepeatedDecode(results, launches, kept, workspace.size, (lengths, stream))

@@ -70,7 +70,7 @@ def key_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...]:
         if isinstance(value, torch.Tensor):
             key += (value.data_ptr(), value.shape, value.stride(), value.dtype, value.is_neg())
         else:
-            key.append(value)
+            key.append(value or repr(value))  # 0.0 == -0.0
     return tuple(key)
 
 
@@ -84,7 +84,7 @@ def form_of(inputs: Sequence[Any], layout: str) -> tuple[Any, ...] | None:
                 return None
             key += (address % 16, value.shape, value.stride(), value.dtype, value.is_neg())
         else:
-            key.append(value)
+            key.append(value or repr(value))  # 0.0 == -0.0
     return tuple(key)
 
 

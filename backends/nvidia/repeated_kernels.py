@@ -102,9 +102,11 @@ class Chain:
         self._zeros = tuple(workspace.zeros)
         packed = [link for link in links if isinstance(link, Link) and link.packed is not None]
         self._packed_links = tuple([link.packed for link in packed if link.packed is not None])
-        stored = [made.place for link in packed for made in link.outputs if not made.programs]
-        self._left_results = [(place, results[place].nbytes) for place in stored if not isinstance(place, WorkspacePart)]
-        self._left_parts = [(place.offset, place.nbytes) for place in stored if isinstance(place, WorkspacePart)]
+        stored = [(link.packed.own, made.place) for link in packed if link.packed for made in link.outputs if not made.programs]
+        left = [(own, place, 0, results[place].nbytes) for own, place in stored if not isinstance(place, WorkspacePart)]
+        left += [(own, -1, place.offset, place.nbytes) for own, place in stored if isinstance(place, WorkspacePart)]
+        self._left = tuple(left)
+        """What has rows of no sequence: lengths, an input; which result, -1: a part of the workspace; where in it, and bytes."""
         added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.programs}
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
@@ -123,11 +125,9 @@ class Chain:
         tensors = [x for x in (*results, *works, *inputs) if isinstance(x, torch.Tensor)]
         key = (stream, start, *[x.data_ptr() for x in tensors])
         packed = self._packed.get(key) or self._pack(key, inputs, results, (memory, works))
-        if works and leaves_rows(inputs[self._packed_links[0].own]):  # rows of no sequence become 0
-            for offset, size in self._left_parts:
-                cuda.clear(start + offset, size, stream, index)
-            for place, size in self._left_results:
-                cuda.clear(key[2 + place], size, stream, index)
+        for own, place, offset, size in self._left:
+            if leaves_rows(inputs[own]):  # rows of no sequence become 0
+                cuda.clear(key[2 + place] + offset, size, stream, index)
         for offset, size in self._zeros:
             cuda.clear(start + offset, size, stream, index)
         for place, size in self._added:

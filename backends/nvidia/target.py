@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+RESERVED_BYTES = 1024
+"""Shared memory that the chip keeps of each thread block, beside what the thread block uses."""
+
 
 @dataclass(frozen=True)
 class NvidiaTarget:
@@ -28,6 +31,10 @@ class NvidiaTarget:
     """While tensor cores work; the boost clock of idle ones is higher."""
     eight_bit: str = ""
     """The family of 8-bit types that matrix instructions take, see `Element.taken_by`; empty where there are none."""
+
+    def share(self, occupancy: int) -> tuple[int, int]:
+        """Registers, and bytes of shared memory, of each of so many thread blocks on a multiprocessor."""
+        return self.registers // occupancy, (self.shared_bytes + RESERVED_BYTES) // occupancy - RESERVED_BYTES
 
 
 HOPPER = NvidiaTarget("sm_90a", 132, 227 * 1024, eight_bit="ocp")

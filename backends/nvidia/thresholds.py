@@ -103,7 +103,7 @@ EARLY: Annotated[frozenset[tuple[bool, int]], Provenance("2026-11-27", "H100", "
 """Whether there is a mask, and queries of a step, where consumers that multiply dS a step late hold half of the exponentials before the
 second product: 1.00 to 1.03, 1.04, 1.05 times as fast at S 1024, 4096, 16384 under a mask, and 1.02, 1.02, 1.01 without one, where ptxas
 spills two registers in the last step, which has fewer queries and comes once a program."""
-HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H100", "docs/notes/backward-sums.md")] = {(True, 64): 1}
+HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H200", "docs/notes/backward-sums.md")] = {(True, 64): 1}
 """Of these, steps of 16 columns of keys and of values that they hold in registers, which is what ptxas has left: with half as many more it
 serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
@@ -163,7 +163,7 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
-HOPPER_STATES: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-27", "H100", "docs/notes/linear-sequences.md")] = frozenset({
+HOPPER_STATES: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-27", "H100, H200", "docs/notes/linear-sequences.md")] = frozenset({
     (64, 64), (256, 64),
 })  # fmt: skip
 """Rows and columns of states that a program has which the Hopper emitter makes faster than the `warp` dialect, by 3 to 8%."""
@@ -186,9 +186,9 @@ LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27
 """By columns, and whether there is a mask: 1.02 to 1.09 times the speed of other blocks."""
 SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
 """Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
-BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0, "counts": 1}
-"""Backward kernels: tiles from a counter, loops over partial and whole blocks apart, and one count for rings that are used alike (8
-instructions of an iteration less, 2026-11-27, ptxas)."""
+BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
+"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart. One count for rings that are used alike (`counts`)
+has 8 instructions of an iteration less, and 0.97 to 1.03 of the speed (2026-11-27, H200, docs/notes/warp-families-later.md)."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
     "": {"uniform": 1, "scale": 0},
     "wide": {"uniform": 0, "scale": 1},
@@ -228,7 +228,7 @@ BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
 """Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
-_BOTH = Provenance("2026-11-27", "H100", "docs/notes/warp-families-h100.md")
+_BOTH = Provenance("2026-11-27", "H100, H200", "docs/notes/warp-families-h100.md")
 Kinds = frozenset[tuple[str, int, int, int, int]]
 """What weights of kernels are (`warp/preferred.py`), columns of q and k and of v, and blocks: rows of q and keys, or keys and queries."""
 
@@ -257,9 +257,9 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
-    (64, 64, 192, 128): "softmax exact, softmax window masked, softmax exact window masked, "
-                        "capped, quotient, quotient masked, rectified, rectified masked, passes exact masked, softmax sums, "
-                        "softmax exact sums",
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
+                        "passes exact masked, softmax sums, softmax exact sums",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
@@ -281,17 +281,18 @@ WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128),
 WARP_LONGER: Annotated[int, _BOTH] = 49152
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
 32768, 1.00 to 1.04 at 65536."""
-WARP_TOLD: Annotated[Kinds, Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = _kinds({
-    (64, 64, 192, 128): "softmax window masked",
+_NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
+WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
-"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.06 times the speed at 1024 keys, 0.995 to 1.03 at more,
+"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
-NARROW_KEYS: Annotated[dict[str, int], Provenance("2026-11-27", "H100, H200", "docs/notes/windows-h100.md")] = {"rows": 1024, "pairs": 256}
+NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
-NARROW_PACKS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = (8, 1)
+NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)
 """How many heads of queries are packed there: the first number that divides those of a head of keys."""
-NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], Provenance("2026-11-27", "H100", "docs/notes/windows-h100.md")] = {
+NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], _NARROW] = {
     64: {
         "packed": {
             "block_q": 128, "block_kv": 48, "stages": 3, "ping_pong": 0, "lazy_rescale": 1, "tell": 1, "draw": 1, "group": 64,
@@ -354,7 +355,7 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = {
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = {
     "whole": 2.6,
     "segments": 11.9,
     "state": 3.4,
@@ -362,7 +363,7 @@ DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H100", "docs/
 }
 """Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
 segment; of what else segments launch."""
-DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H100", "docs/notes/delta-segments.md")] = 0.9
+DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = 0.9
 """What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""

@@ -25,6 +25,7 @@ static std::unique_ptr<std::barrier<>> host_block;
 static std::vector<std::unique_ptr<std::barrier<>>> host_warps;
 
 inline void __syncthreads() { host_block->arrive_and_wait(); }
+inline void __threadfence_system() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 inline void __syncwarp() { host_warps[threadIdx.x / 32]->arrive_and_wait(); }
 static int host_lanes[1024];
 template <typename Source>

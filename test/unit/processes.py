@@ -1,6 +1,8 @@
 """Processes of tests as forks of one that has imported torch and attn-mlir, once for each worker: a new one takes 2.3 s to do so.
 
-Nothing else ran in that process, so that a fork of it is as a new process is. Tests of what an import itself does start one of their own.
+Nothing else ran in that process, so that a fork of it is nearly as a new process is. Tests of what an import itself does start one of
+their own, and tests of forks: here OpenMP is called by another thread from the start (`backends.cpu.jit`). What torch and attn-mlir read of
+the environment as they are imported (OMP_NUM_THREADS, ATTN_MLIR_POISON) is that of the first user's.
 """
 
 import multiprocessing

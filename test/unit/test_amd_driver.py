@@ -102,10 +102,13 @@ def test_parameters_are_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
             launcher([tensor, number], range(0))
             assert gpu.value(0, ctypes.c_void_p) == whole.data_ptr()
             assert gpu.value(1, ctypes.c_float) == number
-        assert len(packed) == 3
+        for number in (0.0, -0.0, 0.0):
+            launcher([whole, number], range(0))
+            assert str(gpu.value(1, ctypes.c_float)) == str(number)
+        assert len(packed) == 5
         for _ in range(2):
             launcher([whole[..., 1:25], 0.5], range(0))
-        assert len(packed) == 5
+        assert len(packed) == 7
 
 
 def test_code_that_the_runtime_refuses() -> None:

@@ -64,6 +64,17 @@ def test_caches_of_8_bits() -> None:
     assert (o - exact).abs().max() < 1e-2 * exact.abs().max()
 
 
+@pytest.mark.filterwarnings("ignore::attn_mlir.PerformanceWarning")
+def test_single_queries_of_negated_tensors() -> None:
+    """Memory of such tensors holds the negatives of their elements."""
+    tensors, (queries, keys) = given(3, 300, (64, 64), (4, 2), torch.float16), (offsets([1] * 3), offsets([100] * 3))
+    options: dict[str, Any] = {"max_q": 1, "max_k": 100, "device": EMULATED}
+    wanted = attention_varlen(*tensors, queries, keys, **options)
+    for number in range(3):
+        q, k, v = (torch._neg_view(-x) if n == number else x for n, x in enumerate(tensors))  # pyright: ignore[reportPrivateImportUsage]
+        assert torch.equal(attention_varlen(q, k, v, queries, keys, **options), wanted)
+
+
 def test_what_is_refused() -> None:
     q, k, v = given(3, 40, (32, 32), (2, 2), torch.float16)
     with pytest.raises(ArgumentError, match="pages of 24 positions, and kernels for GPUs take multiples of 16"):

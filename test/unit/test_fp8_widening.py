@@ -2,7 +2,6 @@
 
 import ctypes
 import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +10,9 @@ import pytest
 import torch
 
 from amd_tools import needs_host_clang
-from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.nvidia import cuda, widened_ahead, widening
 from gpu_cases import GPU
+from host_kernels import host_library
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 F16, BF16 = torch.float16, torch.bfloat16
@@ -38,10 +37,7 @@ def host_launcher(folder: Path, change: Callable[[str], str] = str) -> Launch:
     instead = "wide = numbers_of[pair & 255] | numbers_of[pair >> 8] << 16;\n  return wide;"
     text, count = re.subn(r"if \(Byte == E4M3\)\n.*?return wide;", instead, change(widening.source()), flags=re.DOTALL)
     assert count == 1 and "asm" not in text
-    (folder / "widen.cpp").write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{_HOST}{text}{_CALL}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(folder / "made.so")]
-    subprocess.run([*command, str(folder / "widen.cpp")], check=True)
-    library = ctypes.CDLL(str(folder / "made.so"))
+    library = host_library(folder, _HOST + text + _CALL)
 
     def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
         byte, half = re.fullmatch(r"attn_widen_(\w+)_(\w+)", entry).groups()  # type: ignore[union-attr]

@@ -3,13 +3,20 @@
 import ctypes
 import gc
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import attn_mlir
+from amd_tools import needs_host_clang
+from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.cpu import driver, engine, jit, program
 from attn_mlir.backends.cpu.engine import object_code
 from attn_mlir.backends.cpu.loaded_code import LoadedCode, can_load
+from attn_mlir.errors import CompileError
 from attn_mlir.mlir import ir
 
 pytestmark = pytest.mark.skipif(not can_load(), reason="code is loaded so on Linux with x86-64 alone")
@@ -94,24 +101,51 @@ def test_memory_is_protected_and_given_back(code: bytes) -> None:
 
 
 def test_what_is_refused(code: bytes) -> None:
-    with pytest.raises(RuntimeError, match="no object file for x86-64"):
+    with pytest.raises(CompileError, match="no object file for x86-64"):
         LoadedCode(b"\x7fELF\2\1" + bytes(100))
-    with pytest.raises(RuntimeError, match="no object file for x86-64"):
+    with pytest.raises(CompileError, match="no object file for x86-64"):
         LoadedCode(b"")
     for empty in ("", "llvm.func @fmod(f64, f64) -> f64"):
-        with pytest.raises(RuntimeError, match="the compiled module has no function"):
+        with pytest.raises(CompileError, match="the compiled module has no function"):
             compiled(empty)
-    with pytest.raises(RuntimeError, match="LLVM gives no object file"):
+    with pytest.raises(CompileError, match="LLVM gives no object file"):
         compiled(MODULE.replace("@fmod", "@no_such_function"))
-    with pytest.raises(RuntimeError, match="compiled code calls 'fmob', which is not in this process"):
+    with pytest.raises(CompileError, match="compiled code calls 'fmob', which is not in this process"):
         LoadedCode(code.replace(b"\0fmod\0", b"\0fmob\0"))
     # The first relocation of the file gets a type that there is not.
     (kind,) = (at for at in range(len(code) - 24) if code[at : at + 24] == relocation(code))
-    with pytest.raises(RuntimeError, match="a relocation of type 99, which is not known"):
+    with pytest.raises(CompileError, match="a relocation of type 99, which is not known"):
         LoadedCode(code[: kind + 8] + struct.pack("<I", 99) + code[kind + 12 :])
     # One of 32 bits cannot reach what is anywhere in memory.
-    with pytest.raises(RuntimeError, match="does not fit a relocation of type 11"):
+    with pytest.raises(CompileError, match="does not fit a relocation of type 11"):
         LoadedCode(code[: kind + 8] + struct.pack("<I", 11) + code[kind + 12 :])
+
+
+def test_without_proc(code: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where a sandbox does not show it, or a system has none."""
+    monkeypatch.setattr(engine, "_OPEN_FILES", tmp_path / "missing")
+    assert function(LoadedCode(compiled()), "count", ctypes.c_int64)() == 11
+    with pytest.raises(CompileError, match="LLVM gives no object file"):
+        compiled(MODULE.replace("@fmod", "@no_such_function"))
+
+
+C = {
+    "to be chosen when it is loaded": "static int one(void) { return 1; } static void *choose(void) { return one; } "
+    'int f(void) __attribute__((ifunc("choose")));',
+    "variables of threads": "__thread int x = 7; int f(void) { return x++; }",
+    "functions to be called when it is loaded": "int g(void); int x; __attribute__((constructor)) void set(void) { x = g(); }",
+    "aligned to 8192 bytes": "int x[4] __attribute__((aligned(8192))) = {1, 2};",
+}
+
+
+@needs_host_clang
+@pytest.mark.parametrize("told", C)
+def test_what_a_linker_would_do_more_is_refused(told: str, tmp_path: Path) -> None:
+    """Kernels have none of these; without a word their addresses or numbers would be wrong."""
+    (tmp_path / "a.c").write_text(C[told])
+    subprocess.run([find_host_clang(), "-x", "c", "-c", "-fno-pic", "-mcmodel=large", tmp_path / "a.c", "-o", tmp_path / "a.o"], check=True)
+    with pytest.raises(CompileError, match=told):
+        LoadedCode((tmp_path / "a.o").read_bytes())
 
 
 def relocation(code: bytes) -> bytes:
@@ -122,3 +156,23 @@ def relocation(code: bytes) -> bytes:
         if kind == 4 and size:
             return code[offset : offset + 24]
     raise AssertionError("the object file has no relocations")
+
+
+def test_the_engine_elsewhere_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On other systems than Linux with x86-64 LLVM's engine stays, with the code that it made."""
+    monkeypatch.setenv("ATTN_MLIR_CACHE", "off")
+    q, k, v = torch.randn(3, 1, 2, 17, 40)
+    found = []
+    for number in range(2):
+        if number:
+            monkeypatch.setattr(jit, "can_load", lambda: False)
+            monkeypatch.setattr(jit, "LoadedCode", type("NotLoaded", (), {}))
+        monkeypatch.setattr(program, "_PROGRAMS", {})
+        monkeypatch.setattr(driver, "_KERNELS", {})
+        attention = attn_mlir.Attention(score_mod=lambda score, b, h, i, j: score.tanh())
+        x = q.clone().requires_grad_()
+        o = attention(x, k, v)
+        found.append((o.detach(), torch.autograd.grad(o.square().sum(), x)[0]))
+        gc.collect()
+    (a, da), (b, db) = found
+    assert torch.equal(a, b) and torch.equal(da, db)

@@ -17,8 +17,10 @@ from attn_mlir.backends.nvidia import driver as hopper
 from attn_mlir.backends.nvidia import narrow_windows, pipeline, thresholds
 from attn_mlir.backends.nvidia.emulation import driver
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
+from attn_mlir.driver import compile_derivative
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime import programs
+from nvidia_fakes import fake_gpu
 
 Call = Callable[..., list[torch.Tensor]]
 HEADS = (16, 2)
@@ -178,8 +180,18 @@ def test_a_fixed_order_of_sums_is_hoppers_own(columns: int) -> None:
 
 def test_forms_of_a_window() -> None:
     """The usual kernels say for how many keys another form is better; that packs heads, and dq is a kernel over rows."""
-    assert [schedule.get("narrow") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 256]
+    assert [schedule.get("few_keys") for kind in ("", "fwd", "bwd") for schedule in _schedules(kind).values()] == [1024, 1024, 256]
     (forward,) = _schedules("", pack=8).values()
     assert forward["emitter"] == "warp" and forward["pack"] == 8
     pairs, rows_ = _schedules("bwd", pack=8).values()
     assert (pairs["emitter"], rows_["emitter"], rows_["pack"]) == ("hopper", "warp", 8)
+
+
+def test_packed_sequences_in_every_batch_alike_have_one_form() -> None:
+    """Which form a call takes depends on how many keys all sequences have together."""
+    x, cu = torch.randn(40, 2, 128).bfloat16(), torch.tensor([0, 10, 40], dtype=torch.int32)
+    attn_mlir.attention_varlen(x, x, x, cu, cu, mask_mod=masks.sliding_window(9))
+    text = next(reversed(programs._TABLE.values())).text  # pyright: ignore[reportPrivateUsage]
+    with fake_gpu():
+        made: Any = compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
+    assert made._narrow and not made.with_work(0, True)._narrow

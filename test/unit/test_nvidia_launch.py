@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import torch
 from attn_mlir.backends.gpu.kernel import KernelParameter
 from attn_mlir.backends.gpu.packed import Ragged
 from attn_mlir.backends.gpu.packing import value_of
-from attn_mlir.backends.nvidia import cuda, launch, own_kernel
+from attn_mlir.backends.nvidia import cuda, launch, own_kernel, repeated_kernel
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
 from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
@@ -109,6 +110,17 @@ def test_tensors_of_the_same_shapes_elsewhere(gpu: FakeCuda, patch: pytest.Monke
     odd = torch.zeros(81)[1:].view(1, 2, 40)
     made = run([kept[0][0], odd, 3, Ragged(kept[0][3])])
     assert made == (1,)  # what the kernel cannot read is copied, as ever
+
+
+def test_zeros_of_both_signs_are_two_numbers(gpu: FakeCuda) -> None:
+    """They are equal, but functions may divide by them."""
+    run, x, form = launcher(KernelParameter("scalar", 1, type="float")), heads(1, 1, 3, 64), repeated_kernel.form_of
+    for number in (0.0, -0.0, 0.0):
+        run([x, number])
+        assert math.copysign(1, parameter(gpu.named("cuLaunchKernelEx")[-1], 0, ctypes.c_float)) == math.copysign(1, number)
+        others = [x, x, x, -number]
+        assert form([x, x, x, number], "bshd") != form(others, "bshd")
+        assert repeated_kernel.key_of([x, x, x, number], "bshd") != repeated_kernel.key_of(others, "bshd")
 
 
 def test_sums_of_all_chunks_are_described_as_one_tensor(gpu: FakeCuda) -> None:

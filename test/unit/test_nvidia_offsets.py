@@ -1,19 +1,18 @@
 """The kernel that makes offsets of packed sequences ready on Hopper: run on the host, beside operations of torch; wrong offsets, too."""
 
 import ctypes
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from amd_tools import find_host_clang, needs_host_clang
+from amd_tools import needs_host_clang
 from attn_mlir.api import varlen_inputs
 from attn_mlir.api.varlen_inputs import sequences_of
 from attn_mlir.backends.nvidia import offsets
 from attn_mlir.backends.work import leaves_rows
+from host_kernels import host_library
 
 _CALL = """
 extern "C" void call(const void *form, int blocks, int threads, int single) {
@@ -26,11 +25,7 @@ Tensor = torch.Tensor
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernel for the host."""
-    source, made = (tmp_path_factory.mktemp("offsets") / name for name in ("offsets.cpp", "made.so"))
-    source.write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{offsets.source()}{_CALL}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(made), str(source)]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(made))
+    return host_library(tmp_path_factory.mktemp("offsets"), offsets.source() + _CALL)
 
 
 @pytest.fixture

@@ -11,7 +11,9 @@ import torch
 from attn_mlir import attention_varlen, driver, masks
 from attn_mlir.backends.nvidia import cuda, launch
 from attn_mlir.backends.nvidia.launch import CudaLauncher
+from attn_mlir.backends.nvidia.repeated_decode import RepeatedDecode
 from attn_mlir.backends.nvidia.repeated_kernels import Chain
+from attn_mlir.backends.work import cover_rows
 from attn_mlir.runtime import programs
 from nvidia_fakes import BINARY, fake_gpu, set_apart
 from test_nvidia_varlen import traced
@@ -58,6 +60,17 @@ def test_the_short_way_serves_tensors_wherever_they_lie(ordered: bool, monkeypat
         more = [(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(counts)]
         assert counts[0][0] == more[1][0] == more[2][0] and counts[0][1] == 0 < more[1][1] == more[2][1]
         assert len(compared) == 3 * (1 + 3)  # a kernel of the forward pass, and three of the backward, from the second time on
+        # Rows of no sequence are those of queries here, and of keys there.
+        cleared = list[set[int]]()
+        for place in (4, 6):
+            own = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+            cover_rows(own[place])
+            given = [*own, *forward.run(own, "bshd"), torch.randn(1, 2, 12, 64).half()]
+            before = len(fake.named("cuMemsetD8Async"))
+            made = backward.run(given, "bshd")
+            addresses = {each[0] for each in fake.named("cuMemsetD8Async")[before:]}
+            cleared.append({number for number in (1, 2) if made[number].data_ptr() in addresses})
+        assert cleared == [{1, 2}, set()]
 
 
 @pytest.mark.parametrize("keys", [40, 4000])
@@ -84,6 +97,7 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
         patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
         patch.setattr(CudaLauncher, "start", starts)
         made: Any = driver.compile_derivative(text, "cuda", "", [])
+        inputs = list[Any]()
         seen, held = list[list[tuple[str, ...]]](), list[Any]()
         for number in range(3):
             given = [x.clone().transpose(0, 1)[None] for x in (q, k, k)]
@@ -94,5 +108,20 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
             seen.append([tuple([names.get(address, "") for address in one]) for one in told])
             held += [inputs, o]
             assert o.shape == (1, 4, 3, 64) and (not number) == (not fake.named("cuMemsetD8Async"))
+        told.clear()
+        negated = torch._neg_view(inputs[0])  # pyright: ignore[reportPrivateImportUsage]
+        made.decode([negated, *inputs[1:]], "bshd", keys)
+        assert not any(inputs[0].data_ptr() in one for one in told) and len(told) == len(seen[0])
+        # A graph reads lists that something keeps, and what it makes of them is for itself.
+        made._decoded.clear()
+        with pytest.MonkeyPatch.context() as captured:
+            captured.setattr(cuda, "is_capturing", lambda index: True)
+            made.decode(inputs, "bshd", keys)
+            assert not made._decoded
+            captured.setattr(cuda, "is_capturing", lambda index: False)
+            made.decode(inputs, "bshd", keys)
+            captured.setattr(cuda, "is_capturing", lambda index: True)
+            captured.setattr(RepeatedDecode, "__call__", None)
+            made.decode(inputs, "bshd", keys)
         assert seen[0] == seen[1] == seen[2] and len(seen[0]) == (1 if keys < 100 else 2)
         assert "7" in seen[0][-1] and {"0", "1", "2", "6"} <= set(seen[0][0])

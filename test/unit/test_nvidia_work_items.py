@@ -1,18 +1,17 @@
 """The kernel that lists the work of packed sequences on Hopper: run on the host, beside operations of torch; wrong lengths, too."""
 
 import ctypes
-import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from amd_tools import find_host_clang, needs_host_clang
+from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu.packed import SemaphoreBlocks, items_of
 from attn_mlir.backends.nvidia import work_items
+from host_kernels import host_library
 
 _CALL = """
 extern "C" void call(const void *form, int blocks, int threads) { host_launch(attn_list_work_items, form, blocks, 1, threads, 0); }
@@ -30,11 +29,7 @@ Tensor = torch.Tensor
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernel for the host."""
-    source, made = (tmp_path_factory.mktemp("work_items") / name for name in ("items.cpp", "made.so"))
-    source.write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{work_items.source()}{_CALL}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(made), str(source)]
-    subprocess.run(command, check=True)
-    return ctypes.CDLL(str(made))
+    return host_library(tmp_path_factory.mktemp("work_items"), work_items.source() + _CALL)
 
 
 @pytest.fixture

@@ -1,8 +1,6 @@
 """Lists of keys made ready by kernels for NVIDIA GPUs, compiled for the host: they give what operations of torch give."""
 
 import ctypes
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +9,11 @@ import torch
 
 from amd_tools import needs_host_clang
 from attn_mlir.api import key_numbers
-from attn_mlir.backends.amd.clang import find_host_clang
 from attn_mlir.backends.nvidia import lists as fused
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 from attn_mlir.errors import ArgumentError
 from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
+from host_kernels import host_library
 
 _CALLS = """
 extern "C" void call_prepare(const void *form, int blocks, int heads, int threads, int bytes) {
@@ -38,12 +36,8 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    folder = tmp_path_factory.mktemp("lists")
     source = fused.source().replace("extern __shared__ int attn_memory[];", "int *const attn_memory = host_memory;")
-    (folder / "lists.cpp").write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{source}{_CALLS}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(folder / "lists.so")]
-    subprocess.run([*command, str(folder / "lists.cpp")], check=True)
-    return ctypes.CDLL(str(folder / "lists.so"))
+    return host_library(tmp_path_factory.mktemp("lists"), source + _CALLS)
 
 
 @pytest.fixture
@@ -171,3 +165,11 @@ def test_who_waits_for_lists_and_who_is_told_later(monkeypatch: pytest.MonkeyPat
         key_numbers.check_prepared(lists, good, shapes)
     key_numbers.check_prepared(lists, good, shapes)
     key_numbers.check_prepared(lists._replace(wrong=None), bad, shapes)
+    # Nobody looks at numbers while a graph is captured, so that the first call afterwards is the first one.
+    key_numbers._WAITED.clear()
+    waited.clear()
+    with monkeypatch.context() as captured:
+        captured.setattr(key_numbers, "is_captured", lambda _: True)
+        key_numbers.check_prepared(lists, bad, shapes)
+    key_numbers.check_prepared(lists, good, shapes)
+    assert waited == [False, True]

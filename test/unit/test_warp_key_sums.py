@@ -15,6 +15,7 @@ from attn_mlir.reference.warp import check_registers, schedules_of
 from machine_code import compiled
 from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, program
 from warp_text import check_text
+from weight_faults import told_early, without
 
 _TIDY = "canonicalize,cse"
 _ROLES = f"warp-assign-layouts,{_TIDY},warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,{_TIDY}"
@@ -91,28 +92,11 @@ def ring(ops: Ops, which: str) -> ir.Value:
     return ops["mbarrier"][-4 if which == "full" else -3].results[0]
 
 
-def without(name: str, which: str) -> Callable[[Ops], None]:
-    """Erases the waits for, or the arrivals at, a barrier of the ring."""
-
-    def change(ops: Ops) -> None:
-        for op in [op for op in ops[name] if op.operands[0] == ring(ops, which)]:
-            op.erase()
-
-    return change
-
-
 def given_back_early(ops: Ops) -> None:
     """Weights are given back before their product is done."""
     for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "free")]:
         before = [view.operation for view in op.block.operations]
         op.move_before([each for each in before[: before.index(op)] if each.name == "warp.mma_wait"][-1])
-
-
-def told_early(ops: Ops) -> None:
-    """Weights are told before they are written."""
-    for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "full")]:
-        before = [view.operation for view in op.block.operations]
-        op.move_before([each for each in before[: before.index(op)] if each.name == "warp.write"][-1])
 
 
 def keys_of_consumers(ops: Ops) -> None:
@@ -137,12 +121,12 @@ def while_added(ops: Ops) -> None:
 
 _LATE, _EARLY = "overwritten while read", "read before full"
 FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
-    ("weights written before they are given back", f"{_LATE}, overwritten twice, wrong phase", without("wait", "free")),
-    ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without("wait", "full")),
-    ("weights not told", "deadlock", without("arrive", "full")),
-    ("weights not given back", "deadlock", without("arrive", "free")),
+    ("weights written before they are given back", f"{_LATE}, overwritten twice, wrong phase", without(ring, "wait", "free")),
+    ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without(ring, "wait", "full")),
+    ("weights not told", "deadlock", without(ring, "arrive", "full")),
+    ("weights not given back", "deadlock", without(ring, "arrive", "free")),
     ("weights given back before their product is done", _LATE, given_back_early),
-    ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early),
+    ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early(ring)),
     ("weights written without a fence", "missing fence", lambda ops: ops["fence_async"][0].erase()),
     ("weights written to one stage alone", f"{_EARLY}, {_LATE}, overwritten twice", same_stage),
     ("keys given back by consumers alone", f"{_LATE}, too many arrivals", keys_of_consumers),

@@ -17,6 +17,7 @@ from attn_mlir.reference.warp import schedules_of
 from machine_code import compiled
 from test_warp_backward import Ops, Sizes, Whole, find, gradients, of_pairs, pairs_of, problem, program
 from warp_text import check_text
+from weight_faults import told_early, without
 
 _DIM = 128
 
@@ -66,16 +67,6 @@ def ring(ops: Ops, which: str) -> ir.Value:
     return rings[-2 if which == "full" else -1]
 
 
-def without(name: str, which: str) -> Callable[[Ops], None]:
-    """Erases the waits for, or the arrivals at, a barrier of the ring."""
-
-    def change(ops: Ops) -> None:
-        for op in [op for op in ops[name] if op.operands[0] == ring(ops, which)]:
-            op.erase()
-
-    return change
-
-
 def given_back_early(ops: Ops) -> None:
     """Weights are given back before their product is done."""
     for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "free")]:
@@ -85,19 +76,6 @@ def given_back_early(ops: Ops) -> None:
         waits = [each for each in before[: before.index(branch.operation)] if each.name == "warp.mma_wait"]
         if waits:
             op.move_before(waits[-1])
-
-
-def told_early(ops: Ops) -> None:
-    """Weights are told before they are written."""
-    for op in [op for op in ops["arrive"] if op.operands[0] == ring(ops, "full")]:
-        before = [view.operation for view in op.block.operations]
-        op.move_before([each for each in before[: before.index(op)] if each.name == "warp.write"][-1])
-
-
-def dropped_last(ops: Ops) -> None:
-    """The last weights of a tile are not multiplied."""
-    branch = [op for op in ops["scf.if"] if not list(op.results) and find_all(op, "warp.mma_async")][-1]
-    branch.operands[0] = branch.operands[0].owner.operation.operands[0].owner.operation.operands[0]  # type: ignore[union-attr]
 
 
 def first_kept(ops: Ops) -> None:
@@ -118,12 +96,12 @@ def own_row(ops: Ops) -> None:
 
 _LATE, _EARLY = "overwritten while read", "read before full"
 FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
-    ("weights written before they are given back", f"{_LATE}, overwritten twice, wrong phase", without("wait", "free")),
-    ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without("wait", "full")),
-    ("weights not told", "deadlock", without("arrive", "full")),
-    ("weights not given back", "deadlock", without("arrive", "free")),
+    ("weights written before they are given back", f"{_LATE}, overwritten twice, wrong phase", without(ring, "wait", "free")),
+    ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without(ring, "wait", "full")),
+    ("weights not told", "deadlock", without(ring, "arrive", "full")),
+    ("weights not given back", "deadlock", without(ring, "arrive", "free")),
     ("weights given back before their product is done, without weights, too", f"{_LATE}, deadlock, too many arrivals", given_back_early),
-    ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early),
+    ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early(ring)),
     ("weights written without a fence", "missing fence", lambda ops: ops["fence_async"][0].erase()),
     ("what the first iteration multiplies is added", "wrong numbers, too many arrivals, deadlock, wrong phase", first_kept),
     ("sums added to the rows of the next iteration", "wrong numbers", own_row),

@@ -94,6 +94,24 @@ def test_other_sequences_have_no_part() -> None:
             assert torch.equal(a[:5], b[:5]) and torch.equal(a[14:21], b[14:21])
 
 
+@needs_host_clang
+def test_what_else_is_in_a_batch_decides_about_no_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = list[int]()
+    found = PackedPairs._groups
+
+    def seen(own: PackedPairs) -> Any:
+        made = found(own)
+        groups.extend(map(len, made))
+        return made
+
+    monkeypatch.setattr(PackedPairs, "_groups", seen)
+    q, cu = torch.randn(12, 1, 264).half().requires_grad_(), offsets((5, 3, 4), "cpu")
+    for invariant in (False, True):
+        o = attention_varlen(q, q, q, cu, cu, mask_mod=causal, device=EMULATED, batch_invariant=invariant)
+        torch.autograd.grad(o.float().sum(), q)
+    assert groups == [3, 1, 1, 1]
+
+
 def parts_of(begins: Sequence[int], queries: Sequence[int], keys: Sequence[int], most: int = 1 << 25) -> list[tuple[list[int], int]]:
     """The sequences that are computed together, and how many pairs their chunks have."""
     given = [torch.tensor(x, dtype=torch.int32) for x in (np.cumsum([0, *queries])[:-1], queries, begins, keys)]

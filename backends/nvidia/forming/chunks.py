@@ -21,7 +21,7 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_NUMBERS, _RESERVED, _MOST_STAGES, _MOST_RESIDENT = 1024, 2048, 8, 3
+_NUMBERS, _BARRIERS, _MOST_STAGES, _MOST_BLOCKS = 1024, 2048, 8, 3
 """Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
 _SCALE = 2.0**11
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
@@ -65,7 +65,7 @@ class ChunksFormer(NumbersFormer):
                 self.residuals |= {low.results[0]: rounded} if str(low.results[0].type.element_type) == "f16" else {}
         super()._share_rows()
         registers = THREADS * (self.warpgroups + 1) * (self.columns // 2 + thresholds.STATE_REGISTERS)
-        self.resident = min(_MOST_RESIDENT, max(1, self.target.registers // registers))
+        self.occupancy = min(_MOST_BLOCKS, max(1, self.target.registers // registers))
         for op in find_all(self.function, "tile.map"):
             if len(block_of(op).arguments) == 1 and not self._is_of_state(op.results[0]):
                 self.of_positions[op.results[0]] = op
@@ -75,7 +75,7 @@ class ChunksFormer(NumbersFormer):
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.chunks, "tile.load")]
         stage = sum(bytes_of(type_) for type_ in loads) + _NUMBERS
-        most = min(_MOST_STAGES, (self.shared_bytes - _RESERVED) // max(1, stage))
+        most = min(_MOST_STAGES, (self.shared_bytes - _BARRIERS) // max(1, stage))
         return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
 
     def _is_of_state(self, numbers: ir.Value) -> bool:

@@ -25,8 +25,6 @@ ALL = 1
 """The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128
 """Of a warpgroup."""
-_RESERVED = 1024
-"""Bytes of shared memory that each thread block takes besides its own."""
 _NEIGHBOURS = 8
 """The most thread blocks of a multiprocessor that a schedule may ask for."""
 MOST = 248
@@ -89,7 +87,7 @@ def launch_registers(file: int, warpgroups: int) -> int:
     return min(MOST, file // (THREADS * warpgroups) // STEP * STEP)
 
 
-def residents(function: ir.Operation, usual: int) -> int:
+def occupancy_of(function: ir.Operation, usual: int) -> int:
     """The thread blocks that a multiprocessor has: `occupancy` in the schedule of tiles, or as many as usual. Raises Refused."""
     try:
         count = attributes.read(function, attributes.SCHEDULE).get("occupancy", usual)
@@ -98,8 +96,3 @@ def residents(function: ir.Operation, usual: int) -> int:
     if not isinstance(count, int) or not 1 <= count <= _NEIGHBOURS:
         raise Refused(f"a multiprocessor has one to {_NEIGHBOURS} thread blocks, not '{count}'")
     return count
-
-
-def share_of(target: NvidiaTarget, resident: int) -> tuple[int, int]:
-    """Registers, and bytes of shared memory beside what the chip keeps, of each of so many thread blocks on a multiprocessor."""
-    return target.registers // resident, (target.shared_bytes + _RESERVED) // resident - _RESERVED

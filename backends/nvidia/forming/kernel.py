@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
-from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, residents, share_of
+from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, occupancy_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -56,7 +56,7 @@ class Former:
     same: dict[ir.Value, ir.Value] = field(default_factory=dict)
     rows: int = ROWS
     instruction: str = INSTRUCTION
-    resident: int = 1
+    occupancy: int = 1
     """Thread blocks that share a multiprocessor, its registers and its shared memory."""
 
     def form(self) -> ir.Operation:
@@ -94,7 +94,7 @@ class Former:
 
     def _frame(self) -> ir.Operation:
         name = ir.StringAttr(self.function.attributes["sym_name"]).value
-        file, self.shared_bytes = share_of(self.target, residents(self.function, self.resident))
+        file, self.shared_bytes = self.target.share(occupancy_of(self.function, self.occupancy))
         self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
         attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}

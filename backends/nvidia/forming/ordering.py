@@ -54,7 +54,7 @@ class Order:
         if not loops or not loads:
             raise Refused("a fixed order of sums is one of blocks of queries and keys")
         self.first, self.masked = loops[0], is_masked(loops, body.arguments[0])
-        reason = without_order(loops, body.arguments[0], loads[0].operands[4])
+        reason = without_order(loops, body.arguments[0], loads[0].operands[4], bool(self.packed))
         if reason:
             raise Refused(reason)
 

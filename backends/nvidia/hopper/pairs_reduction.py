@@ -244,7 +244,8 @@ def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> N
         return
     loops = ops_of(kernel.query_loop, "scf.for")
     keys = kernel.key_loop.regions[0].blocks[0].arguments[0]
-    reason = without_order(loops, keys, kernel.present)
+    packed = "lengths" in ir.DictAttr(kernel.function.attributes["tile.kernel"])
+    reason = without_order(loops, keys, kernel.present, packed)
     if reason:
         raise UnsupportedError(f"hopper: {reason}")
 

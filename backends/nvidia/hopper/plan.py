@@ -73,7 +73,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
-    fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", "narrow")})
+    fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", "few_keys")})
     producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
     for name, usual in (*_USUAL.items(), ("dropout", "own")):

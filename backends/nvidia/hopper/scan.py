@@ -24,8 +24,6 @@ from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_RESERVED = 1024
-"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _CONSUMER, _PRODUCER = 240, 24
 """Registers of a thread of either role where three warpgroups share them unevenly; each is launched with 168."""
 
@@ -59,8 +57,8 @@ def _fits(scan: ChunkScan, fields: Fields, target: NvidiaTarget) -> bool:
         code = printed.tried(scan.kernel, "hopper", fields, ScanKernel(scan, fields).emit())
     except UnsupportedError:
         return False
-    room = (target.shared_bytes + _RESERVED) // occupancy - _RESERVED
-    registers = target.registers // (occupancy * code.threads) // 8 * 8
+    file, room = target.share(occupancy)
+    registers = file // code.threads // 8 * 8
     others = thresholds.SCAN_REGISTERS[not scan.rows] + (thresholds.SCALED_REGISTERS if scan.scaled else 0)
     return code.shared_bytes <= room and (occupancy == 1 or registers >= scan.keys // 2 + others)
 

@@ -108,6 +108,7 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
       else if (e != -1 && f.wrong && there) {
         f.wrong[1] = f.blocks;
         f.wrong[2] = f.keys;
+        __threadfence_system();  // the host reads these once it sees the number
         f.wrong[0] = e;  // which is never 0
       }
     }

@@ -47,8 +47,8 @@ class DelaySums(Pass):
     weights are multiplied. In the first iteration there are none: its product, of keys instead, is dropped.
 
     It comes after `warp-pipeline-exchange`, which gives the buffer two stages. It is done where `key_sums` in `warp.schedule` is
-    "late", as the plan for 128 columns says. A kernel stays as it is, with the reason in `warp.refused`, where loops
-    exchange something in another way, or sums have an order.
+    "late", as in the Hopper emitter's plan for 128 columns; kernels that GPUs are given by default do not take that over. A kernel
+    stays as it is, with the reason in `warp.refused`, where loops exchange something in another way, or sums have an order.
     """
 
     name = "warp-delay-sums"

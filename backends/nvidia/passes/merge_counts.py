@@ -16,8 +16,8 @@ class MergeCounts(Pass):
     together: they begin with the same and grow alike, in all loops that hand them on. The first one stands for the others, so that stages
     and phases are computed once.
 
-    It comes last: passes before it tell rings by their counts. It is done where `counts` in `warp.schedule` is 1, as it is in kernels
-    over pairs. Where there are no such numbers the kernel stays as it is, with the reason in `warp.refused`.
+    It comes last: passes before it tell rings by their counts. It is done where `counts` in `warp.schedule` is 1,
+    which no kernel has by itself. Where there are no such numbers the kernel stays as it is, with the reason in `warp.refused`.
     """
 
     name = "warp-merge-counts"

@@ -17,7 +17,7 @@ from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import WarpgroupCore
 from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupPrinter
-from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.target import RESERVED_BYTES, NvidiaTarget
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -29,9 +29,6 @@ TILELANG = "tilelang"
 """A choice, 0 on machines without TileLang: this emitter makes what would be its kernels of scans."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
-
-_RESERVED = 1024
-"""Bytes of shared memory that the chip keeps of each thread block."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -65,7 +62,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         except UnsupportedError as error:
             refusal = refusal or Refusal.of(error)
             continue
-        most = target.shared_bytes // occupancy - _RESERVED * (occupancy > 1)
+        most = target.shared_bytes // occupancy - RESERVED_BYTES * (occupancy > 1)
         if needed <= most:
             return fields
         refusal = Refusal(f"a chunk scan needs {needed} bytes of shared memory, and a thread block has {most}")

@@ -9,7 +9,7 @@ import math
 
 from attn_mlir.backends.fields import Fields
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.target import RESERVED_BYTES, NvidiaTarget
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import ATOM, NvidiaScanFacts
 from attn_mlir.backends.nvidia.tuning.delta_memory import shared_delta
 from attn_mlir.backends.tuning.space import Cost, Workload, number
@@ -20,8 +20,6 @@ _BLOCK = 16
 """Positions whose pairs are computed one by one where channels have decays."""
 _AHEAD = 7
 """Chunks in shared memory at the same time where value channels have decays of their own."""
-_RESERVED = 1024
-"""Bytes of shared memory of each thread block that the chip keeps for itself."""
 _MOST_PROGRAMS = 3
 _SHORTEST = 32
 """Positions that four warps can share a product of."""
@@ -145,7 +143,7 @@ def scan_cost(facts: NvidiaScanFacts, choices: Fields, target: NvidiaTarget, wor
         registers = facts.keys * columns // threads + 64
     shared = _shared(facts, emitter, chunk, columns, stages)
     most = number(choices, "occupancy", 1 if emitter == "scans" else _MOST_PROGRAMS)
-    occupancy = min((target.shared_bytes + _RESERVED) // (shared + _RESERVED), target.registers // (threads * registers), most)
+    occupancy = min((target.shared_bytes + RESERVED_BYTES) // (shared + RESERVED_BYTES), target.registers // (threads * registers), most)
     problem = ""
     if shared > target.shared_bytes:
         problem = f"shared memory: {shared} bytes, but a thread block can have {target.shared_bytes}"

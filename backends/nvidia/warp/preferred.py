@@ -20,8 +20,8 @@ _OPS = frozenset({
 })  # fmt: skip
 """Ops of such kernels."""
 _ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori", "arith.index_cast", "arith.sitofp", "math.absf", "math.sqrt"}
-_KEY, _PAIR = frozenset({1}), frozenset({0, 1})
-"""What places depend on, by the arguments of maps over pairs: a query and a key."""
+_FIRST, _SECOND, _PAIR = frozenset({0}), frozenset({1}), frozenset({0, 1})
+"""What places depend on, by the arguments of maps over pairs: a query and a key, in a backward pass a key and a query."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
 """The same of backward passes, which read numbers of queries, and documents."""
 _DOCUMENTS = {"attn.range", "scf.if"}
@@ -35,13 +35,15 @@ _OF_POSITIONS = frozenset({"arith.sitofp"})
 _FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
 """Facts of kernels over pairs; those on packed sequences have more."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
+_LATE = "late"
+"""Sums over keys of the Hopper emitter's schedules for 128 columns."""
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "narrow", "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", "few_keys", "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
@@ -54,6 +56,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    if kept.get("key_sums") == _LATE and "key_sums" not in asked:
+        del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
     if "longer" in kept and _key(kernel) in thresholds.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
@@ -151,12 +155,18 @@ def _read_at(read: ir.Operation) -> str:
     same = "numbers" if isinstance(read.results[0].type, ir.FloatType) else "lengths"
     if around.name != "tile.map":
         return same if around.name == "func.func" else ""
-    block, places = around.regions[0].blocks[0], list(read.operands)[1:]
-    depends = dependence(block)
-    kinds = {depends.get(place, frozenset()) for place in places}
-    if kinds == {_PAIR} and len(places) == 1:
-        return "sums" if [_growth(places[0], argument) for argument in block.arguments] == [1, 1] else ""
-    return {frozenset(): same, _KEY: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+    block, kinds, indices = around.regions[0].blocks[0], _places(read), list(read.operands)[1:]
+    if kinds == {_PAIR} and len(indices) == 1:
+        return "sums" if [_growth(indices[0], argument) for argument in block.arguments] == [1, 1] else ""
+    return {frozenset(): same, _SECOND: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+
+
+def _places(read: ir.Operation) -> set[frozenset[int]]:
+    """What each index of a captured number depends on, of the arguments of the map that reads it; on both where not all pairs read it."""
+    if read.parent is None or read.parent.operation.name != "tile.map":
+        return {_PAIR}
+    depends = dependence(read.block)
+    return {depends.get(index, frozenset()) for index in list(read.operands)[1:]}
 
 
 def _growth(value: ir.Value, argument: ir.Value) -> int | None:
@@ -182,8 +192,8 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     reads = [read for map_ in maps for read in find_all(map_, "memref.load")]
     numbers = {read.operands[0] for read in reads}
     floats = {value for value in numbers if isinstance(ir.MemRefType(value.type).element_type, ir.F32Type)}
-    keys = {read.operands[0] for read in reads if _is_of_key(read, maps, 0)} & floats
-    of_rows = len(floats - keys - {read.operands[0] for read in reads if _is_of_head(read, maps)})
+    keys = {read.operands[0] for read in reads if _places(read) <= {_FIRST}} & floats
+    of_rows = len(floats - keys - {read.operands[0] for read in reads if not any(_places(read))})
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
     limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
@@ -208,20 +218,6 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
     told = [weight, *(word for word, said in kinds.items() if said)]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
-
-
-def _is_of_key(read: ir.Operation, maps: list[ir.Operation], key: int = 1) -> bool:
-    """Whether a captured number is read for each pair, at a place that depends on the key alone: index number `key` of a map."""
-    inside = [map_ for map_ in maps if read.parent == map_]
-    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
-    return bool(inside) and all(depends.get(index, frozenset()) == {key} for index in list(read.operands)[1:])
-
-
-def _is_of_head(read: ir.Operation, maps: list[ir.Operation]) -> bool:
-    """Whether a captured number is the same for all pairs of a head."""
-    inside = [map_ for map_ in maps if read.parent == map_]
-    depends = dependence(inside[0].regions[0].blocks[0]) if inside else {}
-    return bool(inside) and not any(depends.get(index) for index in list(read.operands)[1:])
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:

@@ -33,7 +33,7 @@ def check_prepared(lists: PreparedLists, index: torch.Tensor, shapes: ListShapes
     """
     if lists.wrong is None:
         return  # `check_numbers` was asked before
-    wait = shapes not in _WAITED
+    wait = shapes not in _WAITED and not is_captured(index.device)  # nobody looks while a graph is captured
     wrong = lists.wrong(wait)
     if wrong is None:
         if wait:

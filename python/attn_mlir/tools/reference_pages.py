@@ -39,6 +39,8 @@ DIALECTS = {
 }
 _LOADS = ("warp-pipeline-", "warp-prefetch-", "warp-stage-", "warp-draw-", "warp-delay-", "warp-overlap-", "warp-order-products")
 _SCORES = (
+    "warp-defer-",
+    "warp-read-",
     "warp-stale-",
     "warp-conditional-",
     "warp-merge-masks",

@@ -14,7 +14,7 @@
 // CHECK:         attn::largest_in_rows(
 // CHECK-NOT:     inside
 // CHECK:         attn::tma_store(
-func.func @window(%q: !t, %k: !t, %v: !t) -> !t {
+func.func @window(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
@@ -45,7 +45,7 @@ func.func @window(%q: !t, %k: !t, %v: !t) -> !t {
 // CHECK:         = (8 * c + e < [[UPPER]][h]) ?
 // CHECK-NOT:     inside
 // CHECK:         attn::tma_store(
-func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t {
+func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
@@ -77,7 +77,7 @@ func.func @shifted(%q: !t, %k: !t, %v: !t) -> !t {
 // CHECK:         = (8 * c + e > [[LOWER]][h]) ?
 // CHECK:         inside ?
 // CHECK:         attn::tma_store(
-func.func @far(%q: !t, %k: !t, %v: !t) -> !t {
+func.func @far(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):

@@ -32,7 +32,7 @@
 // CHECK:           attn::largest_in_rows(s,
 // CHECK:           attn::rescale(
 // CHECK:       attn::warp_arrive(shared + kK{{.*}}Free
-func.func @attention(%q: !t, %k: !t, %v: !t) -> !t {
+func.func @attention(%q: !t, %k: !t, %v: !t) -> !t attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.attention"(%q, %k, %v) ({
     "attn.mask"() ({
     ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
