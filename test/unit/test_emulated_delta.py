@@ -41,20 +41,22 @@ def test_gradients_of_captured_tensors_of_any_rank() -> None:
     """A number for each head, one for each position, one for each channel: all of which several programs add to."""
     x = narrow(inputs(33, heads=4, of_k=2, dims=(64, 64)), torch.bfloat16)
     captured = [torch.rand(4), torch.rand(1, 4, 33), torch.rand(64), torch.rand(4, 64), torch.rand(1, 4, 33, 2, 1)]
-    found = []
-    for dtype in (torch.float32, torch.float64):
+
+    def results(dtype: torch.dtype, device: str | None) -> list[torch.Tensor]:
         a, at, w, rows, deep = (each.to(dtype).requires_grad_() for each in captured)
-        q, k, v, g, beta = (x[n].detach().to(x[n].dtype if dtype == torch.float32 else dtype) for n in ("q", "k", "v", "g", "beta"))
+        q, k, v, g, beta = (x[n].detach() if device else x[n].detach().double() for n in ("q", "k", "v", "g", "beta"))
         o = attn_mlir.linear_attention(
             q, k, v, g, None,
             q_mod=lambda e, b, h, t, d: e * w[d],
             k_mod=lambda e, b, h, t, d: e * rows[h, d],
             v_mod=lambda e, b, h, t: e * at[b, h, t],
-            erase=beta, erase_mod=lambda e, b, h, t: torch.sigmoid(e + a[h]) * deep[b, h, t, 1, 0],
-            device="cuda-emulated" if dtype == torch.float32 else None,
+            erase=beta, erase_mod=lambda e, b, h, t: torch.sigmoid(e + a[h]) * deep[b, h, t, 1, 0], device=device,
         )  # fmt: skip
-        found.append([o, *torch.autograd.grad(o, (a, at, w, rows, deep), torch.linspace(-1, 1, o.numel()).view(o.shape).to(o.dtype))])
-    assert max(error(a, b) for a, b in zip(*found, strict=True)) < 2 * BAR
+        do = torch.linspace(-1, 1, o.numel()).view(o.shape).to(o.dtype)
+        return [o, *torch.autograd.grad(o, (a, at, w, rows, deep), do)]
+
+    found, wanted_ = results(torch.float32, "cuda-emulated"), results(torch.float64, None)
+    assert max(error(a, b) for a, b in zip(found, wanted_, strict=True)) < 2 * BAR
 
 
 def test_packed_sequences() -> None:

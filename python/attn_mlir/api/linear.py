@@ -146,7 +146,7 @@ def linear_attention(
     device: the type of device that the tensors must be on.
     segment_size: for few heads and long sequences: segments of so many positions, a multiple of 512, are computed at the same time, each
     twice, for its final state and from the state before it (state passing in parallel), with erase three times, for the matrix by which
-    it multiplies the state, too. None: where sizes and device ask for it, with erase nowhere; 0: never.
+    it multiplies the state, too. None: where sizes and device ask for it, with erase only where nothing needs a gradient; 0: never.
     skip_mod: f(b, h, t), the factor with which o_t also gets v_t, as it is before v_mod: a skip connection, not scaled. It captures what
     the other mods may, and does not go with decays of channels or with erase.
 
