@@ -71,7 +71,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
         self._single = "" if packed or sliced else _single_kernel(host, units)
         self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
-        self._segments: dict[torch.Size, int] = {}
+        self._segments: dict[tuple[int, torch.Size, torch.Size], int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
         self._elsewhere: dict[tuple[Any, ...], _Short | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
@@ -209,11 +209,16 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
         if self._choices.get("arch") != HOPPER.arch:
             return 0
-        shape = inputs[2].shape
-        if shape not in self._segments:
-            processors = cuda.device(cuda.current_device()).multiprocessors
-            self._segments[shape] = delta_segment(self.kernels, shape, processors)
-        return self._segments[shape]
+        index, q, v = cuda.index_of(inputs[0]), inputs[0].shape, inputs[2].shape
+        key = (cuda.current_device() if index < 0 else index, q, v)
+        found = self._segments.get(key)
+        if found is None:
+            if len(self._segments) >= LIMIT:
+                self._segments.clear()
+            measured = q[3] in thresholds.DELTA_KEYS
+            found = delta_segment(self.kernels, v, cuda.device(key[0]).multiprocessors) if measured else 0
+            self._segments[key] = found
+        return found
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)

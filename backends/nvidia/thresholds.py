@@ -363,6 +363,8 @@ DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H200", "docs/
 }
 """Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
 segment; of what else segments launch."""
+DELTA_KEYS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = (64, 128)
+"""Columns of k of scans whose segments have programs of two warpgroups, as those of these times; the times are those of 128."""
 DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = 0.9
 """What segments of a delta rule must take, as a part of the time without them, to be worth their memory."""
 HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/notes/delta-loads.md")] = ("f16", "bf16")

@@ -37,6 +37,28 @@ def test_gradients(length: int, channels: bool) -> None:
     assert "dbeta" in errors and all(value < BAR for value in errors.values()), errors
 
 
+def test_gradients_of_captured_tensors_of_any_rank() -> None:
+    """A number for each head, one for each position, one for each channel: all of which several programs add to."""
+    x = narrow(inputs(33, heads=4, of_k=2, dims=(64, 64)), torch.bfloat16)
+    captured = [torch.rand(4), torch.rand(1, 4, 33), torch.rand(64), torch.rand(4, 64), torch.rand(1, 4, 33, 2, 1)]
+
+    def results(dtype: torch.dtype, device: str | None) -> list[torch.Tensor]:
+        a, at, w, rows, deep = (each.to(dtype).requires_grad_() for each in captured)
+        q, k, v, g, beta = (x[n].detach() if device else x[n].detach().double() for n in ("q", "k", "v", "g", "beta"))
+        o = attn_mlir.linear_attention(
+            q, k, v, g, None,
+            q_mod=lambda e, b, h, t, d: e * w[d],
+            k_mod=lambda e, b, h, t, d: e * rows[h, d],
+            v_mod=lambda e, b, h, t: e * at[b, h, t],
+            erase=beta, erase_mod=lambda e, b, h, t: torch.sigmoid(e + a[h]) * deep[b, h, t, 1, 0], device=device,
+        )  # fmt: skip
+        do = torch.linspace(-1, 1, o.numel()).view(o.shape).to(o.dtype)
+        return [o, *torch.autograd.grad(o, (a, at, w, rows, deep), do)]
+
+    found, wanted_ = results(torch.float32, "cuda-emulated"), results(torch.float64, None)
+    assert max(error(a, b) for a, b in zip(found, wanted_, strict=True)) < 2 * BAR
+
+
 def test_packed_sequences() -> None:
     """With one that is empty."""
     q, k, v = (torch.randn(1, 70, 2, columns).bfloat16() for columns in (64, 64, 128))

@@ -1,6 +1,6 @@
 """Scheduled kernels on torch tensors of the CPU."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ class EvaluatedKernel:
         with LOCK, self._context:
             if self._kernel.name == "func.func":
                 count = len(self._kernel.regions[0].blocks[0].arguments)
-                seen = [_in_slots(array, x) for array, x in zip(arrays, arguments, strict=True)]
+                seen = [_in_slots(array, x, outputs.get(n, "")) for n, (array, x) in enumerate(zip(arrays, arguments, strict=True))]
                 run_kernel(self._kernel, seen[:count], rounding=count == len(arrays))
                 return _give(arguments, arrays, outputs)
             assert len(arguments_of(self._kernel)) - len(arrays) in (0, 1)  # the counter of tiles
@@ -119,28 +119,31 @@ class EvaluatedKernel:
         return _give(arguments, arrays, outputs)
 
 
-def _give(arguments: Sequence[Any], arrays: Sequence[Any], outputs: Iterable[int]) -> None:
+def _give(arguments: Sequence[Any], arrays: Sequence[Any], outputs: Mapping[int, str]) -> None:
     """Copies what a kernel wrote to the tensors that it was given."""
-    for number in outputs:
-        tensor, array = _first_slot(tensor_of(arguments[number])), arrays[number]
+    for number, kind in outputs.items():
+        tensor, array = _own_slots(tensor_of(arguments[number]), kind), arrays[number]
         if isinstance(arguments[number], Ragged):
             array = array[..., -1:, :, :, :] if array.ndim > 3 else array[-1:]
         tensor.copy_(torch.from_numpy(array.copy()).reshape(tensor.shape))
 
 
-def _first_slot(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of sums that all programs see as a slot of their own, once; other tensors as they are."""
-    if tensor.ndim == 6:
-        return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
-    return tensor[:1] if tensor.ndim == 5 else tensor
+_SLOTS = {"accumulate": 1, "scatter": 3}
+"""Dimensions in front of sums: slots of chunks, or of chunks, batch entries and heads."""
 
 
-def _in_slots(array: Any, tensor: Any) -> Any:
-    """Sums of elements as their programs see them: in a slot of a chunk, head and batch entry each, of which some are the same."""
-    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 6:
+def _own_slots(tensor: torch.Tensor, kind: str) -> torch.Tensor:
+    """The memory of sums, once where all programs see it as a slot of their own; other tensors as they are."""
+    return tensor[tuple(slice(1 if stride == 0 else None) for stride in tensor.stride()[: _SLOTS.get(kind, 0)])]
+
+
+def _in_slots(array: Any, tensor: Any, kind: str) -> Any:
+    """Sums as the programs of a tiled function see them: in slots of their own, of which some are the same."""
+    if not isinstance(tensor, torch.Tensor) or kind not in _SLOTS:
         return array
-    strides = [0 if same == 0 else stride for same, stride in zip(tensor.stride(), array.strides, strict=True)]
-    return np.lib.stride_tricks.as_strided(array, tuple(tensor.shape), strides)
+    count = _SLOTS[kind]
+    same = [0 if stride == 0 else own for stride, own in zip(tensor.stride()[:count], array.strides[:count], strict=True)]
+    return np.lib.stride_tricks.as_strided(array, tuple(tensor.shape), [*same, *array.strides[count:]])
 
 
 def _array(value: Any, written: str) -> Any:
@@ -149,13 +152,13 @@ def _array(value: Any, written: str) -> Any:
     Of packed sequences the rows that a kernel does not store keep what they hold.
     """
     if isinstance(value, Ragged):
-        return _view(_array(value.memory, ""))
+        return _view(_array(value.memory, "accumulate" if value.memory.ndim == 5 else ""))
     if not isinstance(value, torch.Tensor):
         return value
     if written == "store":
         return np.full(tuple(value.shape), np.nan)
     whole = not value.is_floating_point()
-    return _first_slot(value.detach()).to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()
+    return _own_slots(value.detach(), written).to(torch.int64 if whole else torch.float64).contiguous().numpy().copy()
 
 
 def _view(array: np.ndarray) -> np.ndarray:

@@ -77,7 +77,8 @@ def _of_delta(facts: NvidiaScanFacts, target: NvidiaTarget) -> Fields:
     Every program of a head solves the systems of its chunks again, so that columns go before positions. Where sequences are cut into
     segments there are programs enough for two warpgroups in each, which wait in turn and share what they load.
     """
-    wide = facts.segment and facts.solves and not (facts.single or facts.apart) and facts.keys in (64, 128) and facts.values % 128 == 0
+    wide = facts.segment and facts.solves and facts.keys in thresholds.DELTA_KEYS and facts.values % 128 == 0
+    wide = wide and not (facts.single or facts.apart)
     if wide and target.bulk_copies:
         return {"block_q": _SHORTEST if facts.channels else facts.chunk, "block_kv": 128}
     columns = [size for size in (64, 32) if facts.values % size == 0] or [facts.values]
