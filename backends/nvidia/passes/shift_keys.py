@@ -15,8 +15,7 @@ class ShiftKeys(Pass):
     """Counts blocks of keys from the first one that a tile sees, where that is not key 0, as under a sliding window: fewer blocks hold
     them all. Loops then begin and end so many whole blocks after it.
 
-    A kernel stays as it is, with the reason in `warp.refused`, where `shift` is 0 in `warp.schedule`, the first loop does not begin with
-    the block of a computed key, or a later one may begin before that key.
+    A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, or one may before.
     """
 
     name = "warp-shift-keys"
