@@ -136,3 +136,18 @@ def test_queries_that_come_where_outputs_are_still_read_are_found(old: str, new:
     text = through_queries()
     assert old in text
     assert missed(text.replace(old, new), Program("causal-softmax"))
+
+
+@pytest.mark.parametrize(("columns", "documents"), [(192, False), (64, True)])
+def test_blocks_of_queries_that_are_not_full_stay_apart(columns: int, documents: bool) -> None:
+    """Of whole blocks and the last one neither begins elsewhere: numbers of queries behind the last one are not read."""
+    ids = torch.randint(-3, 4, (1, 100))
+    q, k, v = (torch.randn(1, heads, 90, columns).half() for heads in (2, 1, 1))
+    do, made = torch.randn(1, 2, 90, columns).half(), []
+    options: Any = {"mask_mod": lambda b, h, i, j: ids[b, i] == ids[b, j]} if documents else {}
+    for device, dtype in ((DEVICE, torch.float16), ("cpu", torch.float64)):
+        inputs = [x.clone().to(dtype).requires_grad_() for x in (q, k, v)]
+        o = attention(inputs[0], inputs[1], inputs[2], device=device, **options)
+        made.append([grad.double() for grad in torch.autograd.grad(o, inputs, do.to(dtype))])
+    for mine, theirs in zip(*made, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=0, atol=1e-2 * max(1.0, float(theirs.abs().max())))

@@ -46,7 +46,9 @@ class _Numbers:
     def __post_init__(self) -> None:
         for op in walk(self.role):
             self._read(op)
-        self.classes = {value: 0 for value, _ in self.places}
+        # Numbers of different loops are never the same at the same time: they only look alike.
+        homes: dict[Hashable, int] = {}
+        self.classes = {value: homes.setdefault(_home(value), len(homes)) for value, _ in self.places}
 
     def _read(self, op: ir.Operation) -> None:
         if op.name == "scf.for":
@@ -73,8 +75,7 @@ class _Numbers:
         seen: dict[Hashable, ir.Value] = {}
         merged = False
         for value, _ in self.places:
-            home = ("block", value.owner) if isinstance(value.owner, ir.Block) else ("op", value.owner.operation)
-            first = seen.setdefault((*home, self.classes[value]), value)
+            first = seen.setdefault((*_home(value), self.classes[value]), value)
             if first != value and any(True for _ in value.uses):
                 value.replace_all_uses_with(first)
                 merged = True
@@ -102,3 +103,8 @@ class _Numbers:
                 attributes = tuple(f"{name} {op.attributes[name]}" for name in op.attributes)
                 known[value] = (op.name, attributes, *(self._key(operand, known) for operand in op.operands))
         return known[value]
+
+
+def _home(value: ir.Value) -> tuple[Hashable, ...]:
+    """The block or loop that a number belongs to."""
+    return ("block", value.owner) if isinstance(value.owner, ir.Block) else ("op", value.owner.operation)

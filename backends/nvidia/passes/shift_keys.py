@@ -15,8 +15,7 @@ class ShiftKeys(Pass):
     """Counts blocks of keys from the first one that a tile sees, where that is not key 0, as under a sliding window: fewer blocks hold
     them all. Loops then begin and end so many whole blocks after it.
 
-    A kernel stays as it is, with the reason in `warp.refused`, where `shift` is 0 in `warp.schedule`, no loop of it begins with the block
-    of a computed key, or a later loop may begin before that key.
+    A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, or one may before.
     """
 
     name = "warp-shift-keys"
@@ -39,6 +38,8 @@ def _shift(kernel: ir.Operation) -> None:
     first, key = rounded[0]
     if any(_is_outside(first, loop) for loop in loops):
         raise Refused("loops over keys do not stand together")
+    if not _begins(first, loops):
+        raise Refused("a loop before begins with a key that is not computed")
     ends = _later(first)
     if not all(_is_least(each, key) for _, each in ends):
         raise Refused("a later block may begin before the first key")
@@ -50,6 +51,15 @@ def _shift(kernel: ir.Operation) -> None:
             shifted = arith.AddIOp(key, arith.MulIOp(blocks, size).result).result
         op.results[0].replace_all_uses_with(shifted)
     first.results[0].replace_all_uses_with(key)
+
+
+def _begins(first: ir.Operation, loops: list[ir.Operation]) -> bool:
+    """Whether the first of the loops over blocks begins with an op, and none ends there: not so what is left behind whole blocks."""
+    beside = [loop for loop in loops if loop.block == first.block]
+    value = first.results[0]
+    return beside[0].operands[0] == value and not any(
+        loop.operands[1] in (value, _whole(first, _constant(first.operands[1]))) for loop in beside
+    )
 
 
 def _later(first: ir.Operation) -> list[tuple[ir.Operation, ir.Value]]:

@@ -68,3 +68,28 @@
   ^bb0(%w: index):
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+// What is left behind whole blocks from key 0 on stays where it is.
+// CHECK: scf.for %{{.*}} = %c0{{.*}} to %[[REST:.*]] step %c128
+// CHECK: scf.for %{{.*}} = %[[REST]] to %{{.*}} step %c128
+// CHECK: warp.refused = {"warp-shift-keys" = "a loop before begins with a key that is not computed"}
+"warp.kernel"() ({
+^bb0(%tiles: index, %keys: index):
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %c0 = arith.constant 0 : index
+    %c128 = arith.constant 128 : index
+    %id = "warp.block_id"() : () -> index
+    %count = "warp.block_count"() : () -> index
+    scf.for %tile = %id to %tiles step %count {
+      %b = arith.divsi %keys, %c128 : index
+      %rest = arith.muli %b, %c128 : index
+      scf.for %j = %c0 to %rest step %c128 {
+      }
+      scf.for %j = %rest to %keys step %c128 {
+      }
+    }
+  }) {registers = 128 : i64, sym_name = "all", warpgroups = 2 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 166912 : i64, sym_name = "f"} : () -> ()
