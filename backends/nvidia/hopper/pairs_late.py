@@ -100,7 +100,7 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
 
 def check_held(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys and values."""
-    columns = min(map(head_columns, layout.keys))
+    columns = min(map(head_columns, layout.keys), default=0)
     if layout.held and not (layout.late and 0 < layout.held <= columns // STEP_COLUMNS):
         text = f"sums over keys that are made a step late, and 1 to {columns // STEP_COLUMNS} steps of {STEP_COLUMNS} columns"
         raise UnsupportedError(f"hopper: keys that are held in registers need {text} (held = {layout.held})")
