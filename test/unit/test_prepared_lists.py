@@ -173,3 +173,20 @@ def test_who_waits_for_lists_and_who_is_told_later(monkeypatch: pytest.MonkeyPat
         key_numbers.check_prepared(lists, bad, shapes)
     key_numbers.check_prepared(lists, good, shapes)
     assert waited == [False, True]
+
+
+def test_what_was_told_at_the_call_is_not_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = [(40, 40, 64)]
+
+    def wrong(wait: bool) -> Any:
+        return told.pop() if told else None
+
+    bad = torch.full((1, 1, 2, 3), 40, dtype=torch.int32)
+    lists = PreparedLists(bad, bad, None, None, None, lambda *_: (), lambda: bad, wrong)
+    key_numbers.check_at_call(lists, bad, 40, 64)  # later
+    monkeypatch.setenv("ATTN_MLIR_CHECK", "1")
+    with pytest.raises(ArgumentError, match="^key_index holds 40"):
+        key_numbers.check_at_call(lists, bad, 40, 64)
+    assert not told
+    with pytest.raises(ArgumentError, match="^key_index holds 40"):
+        key_numbers.check_at_call(lists._replace(wrong=None), bad, 40, 64)

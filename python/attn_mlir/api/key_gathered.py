@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 from attn_mlir import driver
 from attn_mlir.api.dropout import NONE
 from attn_mlir.api.kept_calls import Dense, KeptCall, keep_call
-from attn_mlir.api.key_numbers import check_numbers, check_prepared
+from attn_mlir.api.key_numbers import check_at_call, check_prepared
 from attn_mlir.api.key_pages import Lists, paged_call
 from attn_mlir.api.key_sequences import (
     SequenceForm,
@@ -37,7 +37,6 @@ from attn_mlir.backends.prepared import ListShapes, PreparedLists
 from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call
-from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, gradient_task, needing_gradient
 from attn_mlir.runtime.listed import gradients_again
 from attn_mlir.runtime.orders import heads_first, in_order, input_order, output_order
@@ -150,8 +149,7 @@ def attention_gathered(qkv: tuple[Tensor, Tensor, Tensor], options: Options, lis
     lists, device = (index, form, problem), options.target(problem)
     shapes = shapes_of(made, index, form, problem.sizes["Skv"], causal_shift(options.functions[4], problem.sizes))
     prepared = prepare(index, shapes, wanted_of(options.functions, shapes, False, False), device)
-    if prepared.wrong is None or is_checked():
-        check_numbers(index, shapes.blocks, form.listed)
+    check_at_call(prepared, index, shapes.blocks, form.listed)
     gathered = GatheredLists(options, lists, made, shapes, prepared, options.deterministic or torch.are_deterministic_algorithms_enabled())
     own = gathered.own((0, 1), _FIRST)
     call = gathered.traced(qkv, own)

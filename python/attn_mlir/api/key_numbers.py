@@ -26,6 +26,18 @@ def check_numbers(index: torch.Tensor, blocks: int, keys: int) -> None:
         check_twice(numbers.cpu().numpy(), twice.cpu().numpy())
 
 
+def check_at_call(lists: PreparedLists, index: torch.Tensor, blocks: int, keys: int) -> None:
+    """`check_numbers` where kernels tell nothing of lists, or `ATTN_MLIR_CHECK` asks for it. What they left is not told again later."""
+    if lists.wrong is not None and not is_checked():
+        return
+    try:
+        check_numbers(index, blocks, keys)
+    except ArgumentError:
+        if lists.wrong is not None:
+            lists.wrong(True)
+        raise
+
+
 def check_prepared(lists: PreparedLists, index: torch.Tensor, shapes: ListShapes) -> None:
     """The same of lists that were made of a tensor, once all kernels of a call have been started, which read nothing outside.
 

@@ -13,7 +13,7 @@ import torch
 
 from attn_mlir import driver
 from attn_mlir.api.dropout import Dropout
-from attn_mlir.api.key_numbers import check_numbers, check_prepared
+from attn_mlir.api.key_numbers import check_at_call, check_prepared
 from attn_mlir.api.key_sequences import (
     SequenceForm,
     causal_shift,
@@ -35,7 +35,6 @@ from attn_mlir.frontend.dropout import LISTED
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.performance import told
 from attn_mlir.runtime.call import Call, Problem
-from attn_mlir.runtime.checked import is_checked
 from attn_mlir.runtime.dispatch import dispatch, needing_gradient, program_on
 from attn_mlir.runtime.key_lists import ListForm
 from attn_mlir.runtime.orders import all_in_order, heads_first, in_order, input_order, output_order
@@ -237,8 +236,7 @@ def _key_of(
 def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:
     """The prepared lists, whose numbers were checked, or will be by `PagedCall.check`."""
     prepared = prepare(index, shapes, wanted, device)
-    if prepared.wrong is None or is_checked():
-        check_numbers(index, shapes.blocks, shapes.keys)
+    check_at_call(prepared, index, shapes.blocks, shapes.keys)
     return prepared
 
 
