@@ -185,8 +185,8 @@ def test_what_was_told_at_the_call_is_not_told_again(monkeypatch: pytest.MonkeyP
     lists = PreparedLists(bad, bad, None, None, None, lambda *_: (), lambda: bad, wrong)
     key_numbers.check_at_call(lists, bad, 40, 64)  # later
     monkeypatch.setenv("ATTN_MLIR_CHECK", "1")
-    with pytest.raises(ArgumentError, match="^key_index holds 40"):
+    with pytest.raises(ArgumentError, match=r"^key_index holds 40"):
         key_numbers.check_at_call(lists, bad, 40, 64)
     assert not told
-    with pytest.raises(ArgumentError, match="^key_index holds 40"):
+    with pytest.raises(ArgumentError, match=r"^key_index holds 40"):
         key_numbers.check_at_call(lists._replace(wrong=None), bad, 40, 64)
