@@ -12,8 +12,8 @@ from attn_mlir.backends.nvidia import codegen, pipeline
 from attn_mlir.backends.nvidia.emulation.kernel import EvaluatedKernel, form
 from attn_mlir.backends.nvidia.warp.synchronous import DECODE
 from attn_mlir.mlir import ir
-from attn_mlir.runtime import programs
 from machine_code import compiled
+from program_texts import text_of
 from varlen_cases import offsets
 
 HEADS, GROUP, COLUMNS = 2, 4, 64
@@ -24,8 +24,8 @@ Tensor = torch.Tensor
 
 def traced() -> str:
     q, k = torch.randn(2, HEADS * GROUP, COLUMNS).half(), torch.randn(30, HEADS, COLUMNS).half()
-    attention_varlen(q, k, k.clone(), offsets([1, 1]), offsets([20, 10]), mask_mod=masks.causal("bottom_right"))
-    return next(reversed(programs._TABLE.values())).text  # pyright: ignore[reportPrivateUsage]
+    mask = masks.causal("bottom_right")
+    return text_of(lambda: attention_varlen(q, k, k.clone(), offsets([1, 1]), offsets([20, 10]), mask_mod=mask))
 
 
 def problem() -> tuple[list[Any], Tensor]:

@@ -109,7 +109,9 @@ class EvaluatedKernel:
         arrays = [_array(x, outputs.get(n, "")) for n, x in enumerate(arguments)]
         with LOCK, self._context:
             if self._kernel.name == "func.func":
-                count = len(self._kernel.regions[0].blocks[0].arguments)
+                # Lists of work, the last argument of kernels on packed sequences, are made where they are evaluated.
+                listed = "lengths" in ir.DictAttr(self._kernel.attributes["tile.kernel"])
+                count = len(self._kernel.regions[0].blocks[0].arguments) - listed
                 seen = [_in_slots(array, x, outputs.get(n, "")) for n, (array, x) in enumerate(zip(arrays, arguments, strict=True))]
                 run_kernel(self._kernel, seen[:count], rounding=count == len(arrays))
                 return _give(arguments, arrays, outputs)
