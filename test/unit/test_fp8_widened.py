@@ -15,11 +15,11 @@ from attn_mlir.backends.program import OUTLINE
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
-from attn_mlir.runtime import programs
 from fp8_cases import dense, outliers, scaled
 from generated_code import complaints
 from gpu_cases import GPU
 from machine_code import compiled
+from program_texts import text_of
 
 E4, E5 = torch.float8_e4m3fn, torch.float8_e5m2
 DEVICES = ["cpu", *(pytest.param(name, marks=needs_host_clang) for name in ("hip-emulated", "hip-emulated-gfx942"))]
@@ -151,8 +151,8 @@ def test_rows_of_several_passes_send_tiles_in_their_order() -> None:
 def single_queries(dim: int, values: int) -> Any:
     q, used = torch.randn(3, 8, dim).bfloat16(), torch.tensor([3, 5, 9]).int()
     k, v = (torch.randn(6, 16, 2, columns).to(E4) for columns in (dim, values))
-    attention_varlen(q, k, v, torch.arange(4).int(), seqused_k=used, block_table=torch.arange(6).int().view(3, 2))
-    return driver.compile_derivative(next(reversed(programs._TABLE.values())).text, "cuda", "", [])
+    text = text_of(lambda: attention_varlen(q, k, v, torch.arange(4).int(), seqused_k=used, block_table=torch.arange(6).int().view(3, 2)))
+    return driver.compile_derivative(text, "cuda", "", [])
 
 
 @pytest.mark.parametrize(("dim", "values"), [(64, 64), (128, 128), (256, 256), (576, 512)])

@@ -21,6 +21,7 @@ from attn_mlir.driver import compile_derivative
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.runtime import programs
 from nvidia_fakes import fake_gpu
+from program_texts import text_of
 
 Call = Callable[..., list[torch.Tensor]]
 HEADS = (16, 2)
@@ -190,8 +191,7 @@ def test_forms_of_a_window() -> None:
 def test_packed_sequences_in_every_batch_alike_have_one_form() -> None:
     """Which form a call takes depends on how many keys all sequences have together."""
     x, cu = torch.randn(40, 2, 128).bfloat16(), torch.tensor([0, 10, 40], dtype=torch.int32)
-    attn_mlir.attention_varlen(x, x, x, cu, cu, mask_mod=masks.sliding_window(9))
-    text = next(reversed(programs._TABLE.values())).text  # pyright: ignore[reportPrivateUsage]
+    text = text_of(lambda: attn_mlir.attention_varlen(x, x, x, cu, cu, mask_mod=masks.sliding_window(9)))
     with fake_gpu():
         made: Any = compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
     assert made._narrow and not made.with_work(0, True)._narrow

@@ -14,8 +14,8 @@ from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.repeated_decode import RepeatedDecode
 from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.work import cover_rows
-from attn_mlir.runtime import programs
 from nvidia_fakes import BINARY, fake_gpu, set_apart
+from program_texts import text_of
 from test_nvidia_varlen import traced
 from varlen_cases import offsets
 
@@ -79,8 +79,7 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
     set_apart(monkeypatch, tmp_path)
     q, k = torch.randn(3, 4, 64).half(), torch.randn(3 * keys, 1, 64).half()
     cu_q, cu_k = offsets([1, 1, 1]), offsets([keys] * 3)
-    attention_varlen(q, k, k, cu_q, cu_k, mask_mod=masks.causal("bottom_right"))
-    text = next(reversed(programs._TABLE.values())).text
+    text = text_of(lambda: attention_varlen(q, k, k, cu_q, cu_k, mask_mod=masks.causal("bottom_right")))
     start, told = CudaLauncher.start, list[tuple[int, ...]]()
 
     def starts(launcher: CudaLauncher, packed: Any) -> None:

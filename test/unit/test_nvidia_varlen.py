@@ -23,6 +23,7 @@ from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
 from nvidia_fakes import BINARY, fake_gpu, set_apart
+from program_texts import text_of
 from varlen_cases import CASES, offsets
 
 LENGTHS = ((17, 0, 300, 1, 127, 640, 0), (17, 3, 300, 1, 2, 640, 5))
@@ -60,8 +61,7 @@ def test_a_ragged_view_ends_where_a_sequence_does() -> None:
 def test_hopper_makes_its_kernels(name: str) -> None:
     case = CASES[name]()
     q, k, v = case.tensors(((9, 3), (9, 3)), torch.float16, 64)
-    case.run(q, k, v, ((9, 3), (9, 3)))
-    text = next(reversed(programs._TABLE.values())).text
+    text = text_of(lambda: case.run(q, k, v, ((9, 3), (9, 3))))
     wrt = ["q", "k", "v", *(["arg7"] if case.captures else [])]
     made = [driver.compile(text, "cuda").program, driver.compile_derivative(text, "cuda", "bwd", wrt)]
     units = {unit.code.name: unit for program in made for unit in program.units.values()}
@@ -140,8 +140,7 @@ def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch,
     set_apart(monkeypatch, tmp_path)
     q, k = torch.randn(3, 4, 576).half(), torch.randn(9, 1, 576).half()
     cu_q, cu_k = offsets([1, 1, 1]), offsets([4, 3, 2])
-    attention_varlen(q, k, k[..., :520], cu_q, cu_k, mask_mod=masks.causal("bottom_right"))
-    text = next(reversed(programs._TABLE.values())).text
+    text = text_of(lambda: attention_varlen(q, k, k[..., :520], cu_q, cu_k, mask_mod=masks.causal("bottom_right")))
     x = [each.transpose(0, 1)[None] for each in (q, k, k[..., :520])]
     inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
     with fake_gpu() as fake:
@@ -167,8 +166,7 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     inputs = [*x, cu_q[:-1], cu_q[1:] - cu_q[:-1], cu_k[:-1], cu_k[1:] - cu_k[:-1]]
 
     def launches(given: list[Tensor], most: int, **mods: Any) -> int:
-        attention_varlen(q, k, k[..., :512], cu_q, cu_k, **mods)
-        text = next(reversed(programs._TABLE.values())).text
+        text = text_of(lambda: attention_varlen(q, k, k[..., :512], cu_q, cu_k, **mods))
         with fake_gpu() as fake:
             monkeypatch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
             made: Any = driver.compile_derivative(text, "cuda", "", [])
@@ -192,8 +190,7 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(launch, "_MAPS", {})
     monkeypatch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
     apart = [*inputs[:2], x[1].clone()[..., :512], *inputs[3:]]  # of the same strides, elsewhere
-    attention_varlen(q, k, k[..., :512], cu_q, cu_k, score_mod=lambda s, b, h, i, j: 1.5 * s)
-    text, counts = next(reversed(programs._TABLE.values())).text, []
+    text, counts = text_of(lambda: attention_varlen(q, k, k[..., :512], cu_q, cu_k, score_mod=lambda s, b, h, i, j: 1.5 * s)), []
     with fake_gpu() as fake:
         made: Any = driver.compile_derivative(text, "cuda", "", [])
         for given in (inputs, apart) * 2:
