@@ -49,7 +49,6 @@ BACKEND = Backend(
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",
         "warp-pipeline-exchange": "passes.pipeline_exchange:PipelineExchange",
-        "warp-merge-counts": "passes.merge_counts:MergeCounts",
         "warp-read-early": "passes.read_early:ReadEarly",
         "warp-delay-sums": "passes.delay_sums:DelaySums",
         "warp-merge-meetings": "passes.merge_meetings:MergeMeetings",

@@ -20,7 +20,7 @@ SCHEDULE = (
     "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,warp-merge-counts,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
@@ -43,7 +43,6 @@ _OF_HOPPER = (
         "warp-pipeline-exchange",
         "warp-delay-sums",
         "warp-read-early",
-        "warp-merge-counts",
         "warp-merge-meetings",
     ),
 )

@@ -187,8 +187,7 @@ LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27
 SOFTMAX_OPS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = 12
 """Ops of a step of softmax, with weights scaled by 2^k; a step of more would spill there."""
 BACKWARD_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit e2601a95")] = {"draw": 1, "join": 0}
-"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart. One count for rings that are used alike (`counts`)
-has 8 instructions of an iteration less, and 0.97 to 1.03 of the speed (2026-11-27, H200, docs/notes/warp-families-later.md)."""
+"""Backward kernels: tiles from a counter, and loops over partial and whole blocks apart."""
 BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = {
     "": {"uniform": 1, "scale": 0},
     "wide": {"uniform": 0, "scale": 1},
