@@ -8,7 +8,7 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -129,6 +129,18 @@ class LaunchForm:
         ]
 
 
+class MovedLaunch(NamedTuple):
+    """A launch wherever its tensors lie: of each address, where in the key of a call that of its memory is, and how far behind."""
+
+    launcher: "CudaLauncher"
+    form: LaunchForm
+    places: list[tuple[int, int]]
+
+    def at(self, key: Sequence[int]) -> tuple["CudaLauncher", PackedLaunch]:
+        """The launch on the memory of this key."""
+        return self.launcher, self.form.placed([key[place] + more for place, more in self.places])
+
+
 class CudaLauncher:
     """A kernel, loaded on one device."""
 
@@ -163,7 +175,7 @@ class CudaLauncher:
         stream = cuda.current_stream(self.index)
         if self.counts and cuda.is_capturing(self.index):
             return self._capture(arguments, stream)
-        seen: list[Any] = [stream, *[arguments[i] or repr(arguments[i]) for i in self._numbers]]  # 0.0 == -0.0
+        seen = self._seen(arguments, stream)
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.data_ptr(), tensor.shape, tensor.stride())
@@ -239,11 +251,15 @@ class CudaLauncher:
 
     def _form_of(self, arguments: Sequence[Any], stream: int) -> tuple[Any, ...]:
         """What decides about a launch but for addresses."""
-        seen: list[Any] = [stream, *[arguments[i] or repr(arguments[i]) for i in self._numbers]]  # 0.0 == -0.0
+        seen = self._seen(arguments, stream)
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.shape, tensor.stride(), tensor.dtype)
         return tuple(seen)
+
+    def _seen(self, arguments: Sequence[Any], stream: int) -> list[Any]:
+        """What decides about a launch beside tensors; 0.0 == -0.0, by which functions may divide."""
+        return [stream, *[arguments[i] or repr(arguments[i]) for i in self._numbers]]
 
     def form(self, arguments: Sequence[Any], stream: int) -> LaunchForm | None:
         """What launches on tensors of these shapes, which were packed before, have in common; None where that is not known."""

@@ -8,12 +8,11 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.nvidia import cuda
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, LaunchForm, PackedLaunch
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, MovedLaunch, PackedLaunch
 from attn_mlir.backends.nvidia.workspace import Workspace
 from attn_mlir.backends.work import leaves_rows
 
 _Started = tuple[CudaLauncher, list[Any], tuple[int, ...]]
-_Moved = tuple[CudaLauncher, LaunchForm, list[tuple[int, int]]]
 _STARTED: "ContextVar[list[_Started] | None]" = ContextVar("started", default=None)
 _CONSTANT = 0
 """In the key of a call, what addresses that never change are behind."""
@@ -41,14 +40,19 @@ class RepeatedDecode:
     """Kernels on inputs of known shapes and strides, memory of their own, and results."""
 
     def __init__(
-        self, results: Sequence[torch.Tensor], launches: Sequence[_Moved], kept: Sequence[torch.Tensor], size: int, form: tuple[int, int]
+        self,
+        results: Sequence[torch.Tensor],
+        launches: Sequence[MovedLaunch],
+        kept: Sequence[torch.Tensor],
+        size: int,
+        form: tuple[int, int],
     ) -> None:
-        """`launches` have, of each address, where in the key of a call that of its memory is, and how far behind.
+        """`launches` are those at the key of a call.
 
         `kept`: tensors that no call has of its own. `size`: bytes of own memory. `form`: the input with the lengths of queries, the stream.
         """
-        self.launcher = launches[0][0]
-        self.counts = any(launcher.counts for launcher, *_ in launches)
+        self.launcher = launches[0].launcher
+        self.counts = any(each.launcher.counts for each in launches)
         self._launches, (self._lengths, self._stream) = tuple(launches), form
         self._forms = [(tuple(x.shape), tuple(x.stride()), x.dtype) for x in results]
         self._sizes = [x.nbytes for x in results]
@@ -70,7 +74,7 @@ class RepeatedDecode:
         if packed is None:
             if len(self._packed) >= LIMIT:
                 self._packed.clear()
-            packed = [(launcher, form.placed([key[at] + more for at, more in places])) for launcher, form, places in self._launches]
+            packed = [each.at(key) for each in self._launches]
             self._packed[key] = packed
         if leaves_rows(inputs[self._lengths]):  # rows of no sequence become 0
             for place, size in enumerate(self._sizes):
@@ -114,7 +118,7 @@ def repeated_decode(
                 if address not in parts:
                     parts[address] = workspace.take(arguments[number].shape, arguments[number].dtype).offset
                 sources.append((1, parts[address]))
-        launches.append((launcher, form, sources))
+        launches.append(MovedLaunch(launcher, form, sources))
     kept = [arguments[-1] for _, arguments, _ in made]
     for work in kept:
         if work.is_cuda:  # may be freed while kernels read it, on another stream than it was made on

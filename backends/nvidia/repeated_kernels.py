@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.compiled_kernels import own_words, semaphore_blocks
-from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, LaunchForm, PackedLaunch
+from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher, MovedLaunch, PackedLaunch
 from attn_mlir.backends.nvidia.repeated_kernel import is_negated
 from attn_mlir.backends.nvidia.work_items import listed_items
 from attn_mlir.backends.nvidia.workspace import Workspace, WorkspacePart, filled
@@ -22,8 +22,6 @@ from attn_mlir.backends.work import kept_work, leaves_rows
 from attn_mlir.passes.tiling.work import COLUMNS
 
 _Packed = tuple[CudaLauncher, PackedLaunch]
-_Moving = tuple[CudaLauncher, LaunchForm, list[tuple[int, int]]]
-"""Of each address that a launch has: where in the key of a call that of its memory is, and how far behind."""
 _OwnMemory = tuple[torch.Tensor, Sequence[torch.Tensor]]
 _ADDED = ("accumulate", "scatter")
 """Outputs to which programs add in one place, unless they have slots; see `backends.memory.allocate`."""
@@ -112,7 +110,7 @@ class Chain:
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
         self._packed: dict[tuple[int, ...], list[_Packed]] = {}
-        self._moving: dict[int, list[_Moving] | None] = {}
+        self._moving: dict[int, list[MovedLaunch] | None] = {}
         """By stream, the launches on tensors wherever they lie; None where they have to be packed."""
 
     def __call__(self, inputs: Sequence[Any]) -> list[torch.Tensor]:
@@ -145,7 +143,7 @@ class Chain:
         stream = key[0]
         moving = self._moving.get(stream)
         if moving is not None:
-            packed = [(launcher, form.placed([key[at] + more for at, more in places])) for launcher, form, places in moving]
+            packed = [each.at(key) for each in moving]
         else:
             links = list(self._arguments(inputs, results, own))
             packed = [(launcher, launcher.pack(arguments, stream)) for launcher, arguments, _ in links]
@@ -185,14 +183,15 @@ class Chain:
             sources += of_outputs
 
 
-def _moving(links: Sequence[tuple[CudaLauncher, list[Any], list[int]]], key: tuple[int, ...]) -> "list[_Moving] | None":
+def _moving(links: Sequence[tuple[CudaLauncher, list[Any], list[int]]], key: tuple[int, ...]) -> "list[MovedLaunch] | None":
     """The launches of kernels on arguments whose addresses are in a key, wherever others lie; None where some have to be packed."""
     made = []
     for launcher, arguments, sources in links:
         form = launcher.form(arguments, key[0])
         if form is None:
             return None
-        made.append((launcher, form, [(sources[number], address - key[sources[number]]) for number, address in form.places(arguments)]))
+        places = [(sources[number], address - key[sources[number]]) for number, address in form.places(arguments)]
+        made.append(MovedLaunch(launcher, form, places))
     return made
 
 

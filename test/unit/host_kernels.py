@@ -2,7 +2,12 @@
 
 import ctypes
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
 
 from attn_mlir.backends.amd.clang import find_host_clang
 
@@ -14,3 +19,17 @@ def host_library(folder: Path, text: str) -> ctypes.CDLL:
     command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(made), str(source)]
     subprocess.run(command, check=True)
     return ctypes.CDLL(str(made))
+
+
+def start_on_host(patch: pytest.MonkeyPatch, module: Any, call: Callable[[str, bytes, int, int], None]) -> list[int]:
+    """Lets a module of the NVIDIA backend start its kernels by `call`: entry, form, thread blocks and threads. Of which grids it did."""
+    launched = list[int]()
+
+    def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
+        launched.append(grid[0])
+        call(entry, form, grid[0], block[0])
+
+    patch.setattr(module.own_kernel, "start", start)
+    patch.setattr(module.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    patch.setattr(module.cuda, "current_stream", lambda _: 0)
+    return launched

@@ -75,6 +75,13 @@ def naive(kernel: ir.Operation) -> KernelCode:
     return KernelCode("attention", "attention", _SOURCE, parameters, ROWS, 0, flags=())
 
 
+def moving_maps(patch: pytest.MonkeyPatch) -> None:
+    """Descriptions of tensors of one shape differ in the address that they begin with, as those of the driver do."""
+    patch.setattr(cuda, "maps_move", lambda: True)
+    patch.setattr(launch, "_MAPS", {})
+    patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(range(120)))
+
+
 @contextmanager
 def naive_emitter() -> Iterator[None]:
     """Within it, the NVIDIA backend compiles with `naive`, whatever the program is."""

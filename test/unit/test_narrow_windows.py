@@ -65,7 +65,7 @@ def _inputs(queries: int, keys: int, heads: tuple[int, int] = HEADS, dtype: torc
 
 
 def _formula(q: Any, k: Any, v: Any, sides: tuple[int, int], shift: int = 0, sinks: Any = None) -> torch.Tensor:
-    """Attention under a window in float64; rows without keys are zeros."""
+    """Attention under a window in float64; fully masked rows are zeros."""
     group = q.shape[1] // k.shape[1]
     k, v = (x.repeat_interleave(group, 1) for x in (k, v))
     i, j = torch.arange(q.shape[2])[:, None] + shift, torch.arange(k.shape[2])[None]

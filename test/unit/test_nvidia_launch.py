@@ -18,7 +18,7 @@ from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.nvidia import cuda, launch, own_kernel, repeated_kernel
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.errors import ArgumentError, UnsupportedError
-from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, parameter, set_apart
+from nvidia_fakes import BINARY, FakeCuda, code, fake_gpu, heads, kernel, moving_maps, parameter, set_apart
 
 
 @pytest.fixture(autouse=True)
@@ -78,10 +78,8 @@ def test_descriptors(gpu: FakeCuda) -> None:
 
 
 def test_tensors_of_the_same_shapes_elsewhere(gpu: FakeCuda, patch: pytest.MonkeyPatch) -> None:
-    """Only addresses are written anew, where descriptions are known to differ in nothing else."""
-    patch.setattr(cuda, "maps_move", lambda: True)
-    patch.setattr(launch, "_MAPS", {})
-    patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(range(120)))
+    """Only addresses are written again, where descriptions are known to differ in nothing else."""
+    moving_maps(patch)
     run = launcher(
         KernelParameter("pointer", 1, align=4), KernelParameter("stride", 0, 1, "long long"), KernelParameter("scalar", 2, type="int"),
         KernelParameter("descriptor", 0, type="", box=(64, 128)), KernelParameter("ragged", 3, type="", box=(64, 128)),

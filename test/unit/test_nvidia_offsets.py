@@ -2,7 +2,6 @@
 
 import ctypes
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from attn_mlir.api import varlen_inputs
 from attn_mlir.api.varlen_inputs import sequences_of
 from attn_mlir.backends.nvidia import offsets
 from attn_mlir.backends.work import leaves_rows
-from host_kernels import host_library
+from host_kernels import host_library, start_on_host
 
 _CALL = """
 extern "C" void call(const void *form, int blocks, int threads, int single) {
@@ -31,16 +30,11 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture
 def hosted(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Launches run on the host; how many sequences each had."""
-    launched = list[int]()
 
-    def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
-        launched.append(grid[0])
-        library.call(ctypes.c_char_p(form), grid[0], block[0], int(entry == offsets.SINGLE))
+    def call(entry: str, form: bytes, blocks: int, threads: int) -> None:
+        library.call(ctypes.c_char_p(form), blocks, threads, int(entry == offsets.SINGLE))
 
-    monkeypatch.setattr(offsets.own_kernel, "start", start)
-    monkeypatch.setattr(offsets.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
-    monkeypatch.setattr(offsets.cuda, "current_stream", lambda _: 0)
-    return launched
+    return start_on_host(monkeypatch, offsets, call)
 
 
 def ints(*values: int) -> Tensor:

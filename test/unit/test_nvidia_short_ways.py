@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from attn_mlir import attention_varlen, driver, masks
-from attn_mlir.backends.nvidia import cuda, launch
+from attn_mlir.backends.nvidia import cuda
 from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.repeated_decode import RepeatedDecode
 from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.work import cover_rows
-from nvidia_fakes import BINARY, fake_gpu, set_apart
+from nvidia_fakes import BINARY, fake_gpu, moving_maps, set_apart
 from program_texts import text_of
 from test_nvidia_varlen import traced
 from varlen_cases import offsets
@@ -44,9 +44,7 @@ def test_the_short_way_serves_tensors_wherever_they_lie(ordered: bool, monkeypat
 
     with fake_gpu() as fake, pytest.MonkeyPatch.context() as patch:
         patch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
-        patch.setattr(cuda, "maps_move", lambda: True)
-        patch.setattr(launch, "_MAPS", {})
-        patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+        moving_maps(patch)
         patch.setattr(Chain, "_pack", packed)
         forward = driver.compile_derivative(text, "cuda", "fwd", ["q", "k", "v"])
         backward = driver.compile_derivative(text, "cuda", "bwd", ["q", "k", "v"], ordered)
@@ -91,9 +89,7 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
 
     with fake_gpu() as fake, pytest.MonkeyPatch.context() as patch:
         patch.setattr("attn_mlir.backends.nvidia.program.compile_all", lambda codes: [BINARY] * len(codes))
-        patch.setattr(cuda, "maps_move", lambda: True)
-        patch.setattr(launch, "_MAPS", {})
-        patch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+        moving_maps(patch)
         patch.setattr(CudaLauncher, "start", starts)
         made: Any = driver.compile_derivative(text, "cuda", "", [])
         inputs = list[Any]()

@@ -15,14 +15,13 @@ from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import PartsForm
 from attn_mlir.backends.gpu.slices import joined
-from attn_mlir.backends.nvidia import cuda, launch
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.runtime import programs
 from generated_code import complaints
 from gpu_cases import DTYPES, GPU
-from nvidia_fakes import BINARY, fake_gpu, set_apart
+from nvidia_fakes import BINARY, fake_gpu, moving_maps, set_apart
 from program_texts import text_of
 from varlen_cases import CASES, offsets
 
@@ -186,9 +185,7 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
     for mods in (causal, of_sigmoid):  # one part needs no merge
         assert launches(inputs, 4, **mods) == 1 and launches(inputs, 1 << 16, **mods) == 2
     assert launches([*inputs[:2], x[2].clone(), *inputs[3:]], 4, **causal) == 4
-    monkeypatch.setattr(cuda, "maps_move", lambda: True)
-    monkeypatch.setattr(launch, "_MAPS", {})
-    monkeypatch.setattr(cuda, "_map", lambda address, *rest: address.to_bytes(8, "little") + bytes(120))
+    moving_maps(monkeypatch)
     apart = [*inputs[:2], x[1].clone()[..., :512], *inputs[3:]]  # of the same strides, elsewhere
     text, counts = text_of(lambda: attention_varlen(q, k, k[..., :512], cu_q, cu_k, score_mod=lambda s, b, h, i, j: 1.5 * s)), []
     with fake_gpu() as fake:

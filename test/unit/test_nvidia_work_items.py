@@ -11,7 +11,7 @@ import torch
 from amd_tools import needs_host_clang
 from attn_mlir.backends.gpu.packed import SemaphoreBlocks, items_of
 from attn_mlir.backends.nvidia import work_items
-from host_kernels import host_library
+from host_kernels import host_library, start_on_host
 
 _CALL = """
 extern "C" void call(const void *form, int blocks, int threads) { host_launch(attn_list_work_items, form, blocks, 1, threads, 0); }
@@ -35,16 +35,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
 @pytest.fixture
 def hosted(library: ctypes.CDLL, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Launches run on the host; how many thread blocks each had."""
-    launched = list[int]()
-
-    def start(entry: str, source: Any, form: bytes, grid: tuple[int, int, int], block: tuple[int, int, int], where: Any) -> None:
-        launched.append(grid[0])
-        library.call(ctypes.c_char_p(form), grid[0], block[0])
-
-    monkeypatch.setattr(work_items.own_kernel, "start", start)
-    monkeypatch.setattr(work_items.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
-    monkeypatch.setattr(work_items.cuda, "current_stream", lambda _: 0)
-    return launched
+    return start_on_host(monkeypatch, work_items, lambda _, form, blocks, threads: library.call(ctypes.c_char_p(form), blocks, threads))
 
 
 def both(*given: Any) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
 """Backward passes as kernels of the `warp` dialect: gradients of every form in the evaluator against float64, behind each pass and all."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
@@ -24,6 +24,8 @@ from machine_code import compiled
 from warp_text import check_text
 
 CAUSAL: dict[str, Any] = {"mask_mod": masks.causal()}
+Problem = tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]
+"""Inputs, and results in float64."""
 Sizes = tuple[int, int, int, int, int]
 """Heads of queries and of keys, queries, keys, head dimension."""
 
@@ -97,7 +99,7 @@ def program(passes: str, deterministic: bool = False, key_sums: str = "consumers
         return driver._compile(call.ir(), *prepared, choices)  # pyright: ignore[reportPrivateUsage]
 
 
-def problem(length: int, dim: int = 64) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+def problem(length: int, dim: int = 64) -> Problem:
     """What the backward pass takes, two heads of queries and one of keys, and the gradients in float64."""
     draw = torch.Generator().manual_seed(1)
     q, do = (torch.randn(1, 2, length, dim, generator=draw).half() for _ in range(2))
@@ -111,16 +113,21 @@ def problem(length: int, dim: int = 64) -> tuple[list[torch.Tensor], tuple[torch
     return [x.detach() for x in inputs], torch.autograd.grad(o, wide, do.double())
 
 
+def right_in_each(made: EmulatedLaunchPlan, schedules: Iterable[Callable[[], Any]], given: Problem) -> None:
+    """Runs a program in these schedules of warpgroups: its results are those of float64."""
+    inputs, wanted = given
+    for make in schedules:
+        with mock.patch.object(kernel, "drawn", return_value=make()):
+            got = made.run(inputs)
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_behind_each_pass(stage: str) -> None:
     passes, name = STAGES[stage]
-    inputs, wanted = problem(140)
     made = program(passes)
-    known = schedules_of(pairs_of(made))
-    with mock.patch.object(kernel, "drawn", return_value=known[name]()):
-        got = made.run(inputs)
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    right_in_each(made, [schedules_of(pairs_of(made))[name]], problem(140))
 
 
 def pairs_of(made: EmulatedLaunchPlan) -> ir.Operation:

@@ -145,7 +145,7 @@ def test_states_of_segments(scan: Scan) -> None:
     ids=str,
 )
 def test_two_pieces(scan: Scan) -> None:
-    """What rounding leaves is added, too; in f16 it is scaled, as most of it would be subnormal."""
+    """Residuals are added, too; in f16 they are scaled by 2^11, as most of them would be subnormal."""
     bar = 2e-6 if scan.element == "f16" else 2e-5
     assert max(worst(scan, length, 1) for length in (1, 17, 127, 1000)) < bar
 

@@ -13,7 +13,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import check_registers, schedules_of
 from machine_code import compiled
-from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, program
+from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, program, right_in_each
 from warp_text import check_text
 from weight_faults import told_early, without
 
@@ -34,13 +34,8 @@ STAGES = {
 @pytest.mark.parametrize("stage", STAGES)
 def test_behind_each_pass(stage: str) -> None:
     passes, name = STAGES[stage]
-    inputs, wanted = problem(200)
     made = program(passes, key_sums="auto")
-    known = schedules_of(pairs_of(made))
-    with mock.patch.object(kernel, "drawn", return_value=known[name]()):
-        got = made.run(inputs)
-    for mine, theirs in zip(got, wanted, strict=True):
-        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    right_in_each(made, [schedules_of(pairs_of(made))[name]], problem(200))
 
 
 @pytest.fixture(scope="module")
@@ -51,12 +46,7 @@ def whole() -> Whole:
 
 def test_every_schedule(whole: Whole) -> None:
     made, _, _ = whole
-    inputs, wanted = problem(300)
-    for make in schedules_of(pairs_of(made)).values():
-        with mock.patch.object(kernel, "drawn", return_value=make()):
-            got = made.run(inputs)
-        for mine, theirs in zip(got, wanted, strict=True):
-            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    right_in_each(made, schedules_of(pairs_of(made)).values(), problem(300))
 
 
 def test_machine_code(whole: Whole) -> None:

@@ -2,20 +2,18 @@
 
 from collections.abc import Callable
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
 from attn_mlir import masks
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.emulation import kernel
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import schedules_of
 from machine_code import compiled
-from test_warp_backward import Ops, Sizes, Whole, find, gradients, of_pairs, pairs_of, problem, program
+from test_warp_backward import Ops, Sizes, Whole, find, gradients, of_pairs, pairs_of, problem, program, right_in_each
 from warp_text import check_text
 from weight_faults import told_early, without
 
@@ -31,12 +29,7 @@ def whole() -> Whole:
 def test_every_schedule(whole: Whole) -> None:
     made, _, text = whole
     assert "warp-delay-sums" not in text and "warp-pipeline-exchange" not in text
-    inputs, wanted = problem(300, _DIM)
-    for make in schedules_of(pairs_of(made)).values():
-        with mock.patch.object(kernel, "drawn", return_value=make()):
-            got = made.run(inputs)
-        for mine, theirs in zip(got, wanted, strict=True):
-            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+    right_in_each(made, schedules_of(pairs_of(made)).values(), problem(300, _DIM))
 
 
 def test_machine_code(whole: Whole) -> None:

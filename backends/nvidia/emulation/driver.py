@@ -40,8 +40,7 @@ def compile_program(
     source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, device: str = EMULATED
 ) -> EmulatedLaunchPlan:
     """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
-    ordered: attributes.Fields = {"deterministic": 1} if deterministic else {}
-    choices: attributes.Fields = {**choices_of(device), **ordered}
+    choices: attributes.Fields = {**choices_of(device), **({"deterministic": 1} if deterministic else {})}
     key = (source, name, prepare, *choices.items())
     if key not in _PROGRAMS:
         _PROGRAMS[key] = _compile(source, name, prepare, choices)

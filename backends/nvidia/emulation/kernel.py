@@ -53,7 +53,7 @@ def form_elements(function: ir.Operation, target: NvidiaTarget) -> tuple[str, Ke
     """
     fields = simt.plan(function, target, {}) or {}
     function.attributes[attributes.SCHEDULE] = attributes.write({"emitter": "simt", "arch": target.arch, **fields})
-    return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}", simt.emit(function, target)
+    return _alone(function), simt.emit(function, target)
 
 
 def is_of_delta(function: ir.Operation) -> bool:
@@ -74,7 +74,12 @@ def _is_formed(function: ir.Operation) -> bool:
 
 def form_tiles(function: ir.Operation) -> tuple[str, KernelCode]:
     """A function that `is_of_delta` as it is, which is evaluated tile by tile, and the CUDA that GPUs run."""
-    return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}", codegen.emit(function)
+    return _alone(function), codegen.emit(function)
+
+
+def _alone(function: ir.Operation) -> str:
+    """A module with this function."""
+    return f"module {{\n{function.get_asm(print_generic_op_form=True, enable_debug_info=True)}\n}}"
 
 
 def refusal(function: ir.Operation, why: str = "") -> str:

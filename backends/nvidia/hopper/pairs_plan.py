@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.nvidia import narrow_windows
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
@@ -53,7 +54,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     except UnsupportedError as error:
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
-    fields |= {name: choices[name] for name in ("few_keys",) if name in choices}
+    fields |= {name: choices[name] for name in (narrow_windows.NARROW,) if name in choices}
     fields |= {"occupancy": layout.occupancy} if layout.occupancy > 1 or "occupancy" in choices else {}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}

@@ -10,7 +10,7 @@ from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
@@ -73,7 +73,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
-    fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", "few_keys")})
+    fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})
     producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
     for name, usual in (*_USUAL.items(), ("dropout", "own")):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.carrying import carry
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, said
@@ -104,8 +105,7 @@ def _delay(kernel: ir.Operation) -> None:
 
 
 def _is_meeting(op: ir.Operation) -> bool:
-    made = maker(op.operands[0], "arith.constant")
-    return made is not None and ir.IntegerAttr(made.attributes["value"]).value == EXCHANGE
+    return constant(op.operands[0]) == EXCHANGE
 
 
 def _read(meeting: ir.Operation) -> DelayedExchange:
@@ -184,7 +184,7 @@ class _Outside:
         """Whether it is the same in all iterations: computed of nothing else."""
         if self.knows(value):
             return True
-        made = None if isinstance(value.owner, ir.Block) else value.owner.operation
+        made = maker(value)
         return made is not None and made.name.startswith(_PURE) and all(self.steady(operand) for operand in made.operands)
 
 

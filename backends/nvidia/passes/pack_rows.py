@@ -3,6 +3,7 @@
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.numbers import number
@@ -87,9 +88,9 @@ class _Tiles:
             counted = maker(block.operands[1], "arith.ceildivsi")
             heads = [use.owner.operation for use in pair.results[0].uses if use.owner.operation.name == "arith.remsi"]
             begins = [use.owner.operation for use in block.results[0].uses]
-            if counted is None or not _is(counted.operands[1], size) or len(heads) != 1 or len(begins) != 1:
+            if counted is None or constant(counted.operands[1]) != size or len(heads) != 1 or len(begins) != 1:
                 break
-            if begins[0].name == "arith.muli" and _is(begins[0].operands[1], size):
+            if begins[0].name == "arith.muli" and constant(begins[0].operands[1]) == size:
                 return _Tiles(counted, heads[0], begins[0])
         raise Refused("tiles are not numbered by blocks of rows, then heads")
 
@@ -166,7 +167,7 @@ def _change(kernel: ir.Operation, tiles: _Tiles, moves: list[ir.Operation], size
     for op, place in [(use.owner.operation, use.operand_number) for use in begin.results[0].uses]:
         if op in moves or any(result in stored for result in op.results):
             continue
-        if op.name == "arith.addi" and _is(op.operands[1 - place], size):
+        if op.name == "arith.addi" and constant(op.operands[1 - place]) == size:
             op.results[0].replace_all_uses_with(end)
             op.erase()
         elif op.name == "arith.addi" and op.parent is not None and op.parent.operation.name == "warp.map":
@@ -253,7 +254,7 @@ def _rows_at(load: ir.Operation, row: ir.Value, heads: int, before: ir.Operation
 def _is_first(place: ir.Value, heads: int) -> bool:
     """Whether a number is the first head of a pack."""
     made = maker(place, "arith.muli")
-    return made is not None and _is(made.operands[1], heads) and maker(made.operands[0], "arith.remsi") is not None
+    return made is not None and constant(made.operands[1]) == heads and maker(made.operands[0], "arith.remsi") is not None
 
 
 def _around(op: ir.Operation, block: ir.Block) -> ir.Operation:
@@ -279,8 +280,3 @@ def _of_row(place: ir.Value, row: ir.Value, heads: int) -> ir.Value:
     if not _is_first(place, heads):
         return place
     return arith.AddIOp(place, arith.RemUIOp(row, build.index(heads)).result).result
-
-
-def _is(value: ir.Value, wanted: int) -> bool:
-    made = maker(value, "arith.constant")
-    return made is not None and ir.IntegerAttr(made.attributes["value"]).value == wanted

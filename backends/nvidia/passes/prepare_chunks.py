@@ -11,7 +11,7 @@ from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import clone_op, find_all, walk
+from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
@@ -157,7 +157,7 @@ class _Split:
     def _read(self) -> list[int]:
         """The inputs that the first kernel reads: the others, states among them, may not be there yet when it runs."""
         values = [*(value for value, _ in self.crossing), *list(self.loop.operands)[:3], *self._place()]
-        wanted = [maker for value in values if (maker := _op_of(value)) is not None]
+        wanted = [made for value in values if (made := maker(value)) is not None]
         found, seen = {ir.IntegerAttr(self.facts["over"]).value}, set[ir.Operation]()
         while wanted:
             op = wanted.pop()
@@ -167,8 +167,8 @@ class _Split:
             for value in [value for each in _all(op) for value in each.operands]:
                 if value in self.inputs:
                     found.add(self.inputs.index(value))
-                elif (maker := _op_of(value)) is not None:
-                    wanted.append(maker)
+                elif (made := maker(value)) is not None:
+                    wanted.append(made)
         return sorted(found)
 
     def _first(self, name: str, types: list[ir.Type]) -> None:
@@ -310,7 +310,7 @@ class _Split:
     def _needed(self) -> set[ir.Operation]:
         """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
         wanted = [op for op in self.steps if op in self.dependent]
-        wanted += [maker for value in self._place() if (maker := self._maker(value)) is not None]
+        wanted += [made for value in self._place() if (made := self._maker(value)) is not None]
         return self._closure(wanted, {value for value, _ in self.crossing})
 
     def _closure(self, first: Iterable[ir.Operation], stop: Container[ir.Value] = ()) -> set[ir.Operation]:
@@ -323,18 +323,13 @@ class _Split:
                 continue
             found.add(op)
             read = [value for each in _all(op) for value in each.operands if value not in stop]
-            wanted += [maker for value in read if (maker := self._maker(value)) is not None]
+            wanted += [made for value in read if (made := self._maker(value)) is not None]
         return found
 
     def _maker(self, value: ir.Value) -> ir.Operation | None:
         """The op of the loop that makes a value."""
-        op = _op_of(value)
+        op = maker(value)
         return op if op is not None and op.block == body(self.loop) else None
-
-
-def _op_of(value: ir.Value) -> ir.Operation | None:
-    """The op that makes a value."""
-    return None if isinstance(value.owner, ir.Block) else value.owner.operation
 
 
 def _base(memory: ir.Value) -> ir.Value:

@@ -56,7 +56,7 @@ def _change(block: ir.Block) -> None:
     number, needed = _number(found)
     place = ops.index(waits[0])
     for op in needed:
-        made = [maker_ for v in op.operands if (maker_ := None if isinstance(v.owner, ir.Block) else v.owner.operation) is not None]
+        made = [by for v in op.operands if (by := maker(v)) is not None]
         if any(each.block == block and ops.index(each) > place for each in made):
             raise Refused("what a map reads is known behind the product alone")
     own = found.regions[0].blocks[0]

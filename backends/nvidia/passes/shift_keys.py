@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
@@ -28,7 +29,7 @@ class ShiftKeys(Pass):
 def _shift(kernel: ir.Operation) -> None:
     if not wanted(kernel, "shift"):
         raise Refused("the schedule has blocks of keys that begin with multiples of their size")
-    loops = [loop for loop in find_all(kernel, "scf.for") if _constant(loop.operands[2]) is not None]
+    loops = [loop for loop in find_all(kernel, "scf.for") if constant(loop.operands[2]) is not None]
     rounded = [found for loop in loops if (found := _rounded(loop.operands[0], loop.operands[2])) is not None]
     if not rounded:
         raise Refused("no loop begins with the block of a key that is computed")
@@ -55,13 +56,13 @@ def _begins(first: ir.Operation, loops: list[ir.Operation]) -> bool:
     beside = [loop for loop in loops if loop.block == first.block]
     value = first.results[0]
     return beside[0].operands[0] == value and not any(
-        loop.operands[1] in (value, _whole(first, _constant(first.operands[1]))) for loop in beside
+        loop.operands[1] in (value, _whole(first, constant(first.operands[1]))) for loop in beside
     )
 
 
 def _later(first: ir.Operation) -> list[tuple[ir.Operation, ir.Value]]:
     """What else of the tile is rounded to whole blocks, and of which key."""
-    size = _constant(first.operands[1])
+    size = constant(first.operands[1])
     ops = [view.operation for view in first.block.operations]
     return [(op, key) for op in ops if op != first and (key := _whole(op, size)) is not None]
 
@@ -69,16 +70,16 @@ def _later(first: ir.Operation) -> list[tuple[ir.Operation, ir.Value]]:
 def _rounded(value: ir.Value, step: ir.Value) -> tuple[ir.Operation, ir.Value] | None:
     """What rounds a computed key down to whole blocks, and that key."""
     made = maker(value, "arith.muli")
-    key = _whole(made, _constant(step)) if made is not None else None
-    return None if made is None or key is None or _constant(key) is not None else (made, key)
+    key = _whole(made, constant(step)) if made is not None else None
+    return None if made is None or key is None or constant(key) is not None else (made, key)
 
 
-def _whole(op: ir.Operation, size: int | None) -> ir.Value | None:
+def _whole(op: ir.Operation, size: float | None) -> ir.Value | None:
     """Of (key / size) * size, the key."""
-    if op.name != "arith.muli" or size is None or _constant(op.operands[1]) != size:
+    if op.name != "arith.muli" or size is None or constant(op.operands[1]) != size:
         return None
     divided = maker(op.operands[0], "arith.divsi")
-    return divided.operands[0] if divided is not None and _constant(divided.operands[1]) == size else None
+    return divided.operands[0] if divided is not None and constant(divided.operands[1]) == size else None
 
 
 def _is_least(value: ir.Value, least: ir.Value) -> bool:
@@ -89,7 +90,7 @@ def _is_least(value: ir.Value, least: ir.Value) -> bool:
     if made is None:
         return False
     if made.name == "arith.addi":
-        more = _constant(made.operands[1])
+        more = constant(made.operands[1])
         return more is not None and more >= 0 and _is_least(made.operands[0], least)
     return (any if made.name == "arith.maxsi" else all)(_is_least(operand, least) for operand in made.operands)
 
@@ -97,8 +98,3 @@ def _is_least(value: ir.Value, least: ir.Value) -> bool:
 def _is_outside(op: ir.Operation, loop: ir.Operation) -> bool:
     """Whether a loop over blocks of keys that are rounded stands elsewhere than next to an op."""
     return _rounded(loop.operands[0], loop.operands[2]) is not None and loop.block != op.block
-
-
-def _constant(value: ir.Value) -> int | None:
-    made = maker(value, "arith.constant")
-    return None if made is None or not isinstance(value.type, ir.IndexType) else ir.IntegerAttr(made.attributes["value"]).value

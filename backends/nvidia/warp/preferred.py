@@ -4,13 +4,13 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, walk
+from attn_mlir.passes.regions import find_all, maker, walk
 
 _OPS = frozenset({
     "arith.constant", "arith.mulf", "arith.addf", "arith.subf", "arith.divf", "arith.maximumf", "arith.minimumf", "arith.select",
@@ -43,7 +43,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", "few_keys", "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang"})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
@@ -53,18 +53,21 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     Where somebody chose something that passes do not read, or an emitter, it stays as it is.
     """
     asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
-    if fields.get("emitter") != "hopper" or asked - _READ or not _is_measured(kernel, fields):
+    if fields.get("emitter") != "hopper" or asked - _READ:
+        return fields
+    key = _key(kernel)
+    if not _is_measured(kernel, fields, key):
         return fields
     kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
     if kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
-    if "longer" in kept and _key(kernel) in thresholds.WARP_LONG:
+    if "longer" in kept and key in thresholds.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
-    if _key(kernel) in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
+    if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
-    if _key(kernel) in thresholds.WARP_TOLD and "tell" not in asked:
+    if key in thresholds.WARP_TOLD and "tell" not in asked:
         kept["tell"] = 1
-    if _key(kernel) in thresholds.WARP_APART and "join" not in asked:
+    if key in thresholds.WARP_APART and "join" not in asked:
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     try:
@@ -74,10 +77,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     return made
 
 
-def _is_measured(kernel: ir.Operation, fields: Fields) -> bool:
+def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    return not fields.get("deterministic") and "windows" not in fields and _key(kernel) in known
+    return not fields.get("deterministic") and "windows" not in fields and key in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
@@ -173,7 +176,7 @@ def _growth(value: ir.Value, argument: ir.Value) -> int | None:
     """By how much a sum of positions, or of the last ones that exist, grows with one of them; None for other numbers."""
     if value == argument:
         return 1
-    op = None if isinstance(value.owner, ir.Block) else value.owner.operation
+    op = maker(value)
     if op is None or op.block != argument.owner:
         return 0
     grown = [by for operand in op.operands if (by := _growth(operand, argument)) is not None]
