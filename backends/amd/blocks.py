@@ -16,7 +16,7 @@ _FEWEST = 8
 class AmdFacts:
     """What the choice of block sizes depends on.
 
-    `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the larger one of the columns of q and v (of chunk scans: of q);
+    `grid`: "rows", "pairs", "elements" or "chunks"; `columns`: the most of those of q, v and other products (of chunk scans: of q);
     `products` of queries and keys that a pair needs; `terms`: tensors that are summed over keys; `plain`: the row function needs few
     registers (none or one maximum and one sum). Of scans: `values` are the columns of v, `channels` tells which ones have decays of
     their own ("none", "key", "value"), `wide` whether q, k and v are f32.
@@ -36,7 +36,8 @@ class AmdFacts:
 def facts_of(function: ir.Operation) -> AmdFacts | None:
     """The facts of a function before tiling; None if it is no kernel."""
     for online in find_all(function, "attn.online"):
-        columns = _columns([online.operands[0], online.operands[2]])
+        factors = [operand for product in pieces(online, "attn.product") for operand in list(product.operands)[:2]]
+        columns = _columns([online.operands[0], online.operands[2], *factors])
         return AmdFacts("rows", columns, 1 + len(pieces(online, "attn.product")), 1 + len(pieces(online, "attn.term")), _is_plain(online))
     for pairs in find_all(function, "attn.pairs"):
         products = pieces(pairs, "attn.product")

@@ -95,3 +95,16 @@ def test_hopper_has_kernels_of_weights_that_do_not_depend_on_scores(name: str) -
     given = ALONE[name]
     for code in kernels(traced(None, given.get("score_mod"), row=given.get("row", attn_mlir.softmax)), vendors=("nvidia",)):
         assert not complaints(code)
+
+
+@pytest.mark.parametrize("columns", [(8, 256), (64, 256)], ids=str)
+def test_sums_before_the_gradients_have_blocks_of_the_widest_product(columns: tuple[int, int]) -> None:
+    """The kernel that makes them multiplies values by do, which are wider than q and k, and blocks of those did not fit into memory."""
+    dim, wide = columns
+    given = [torch.randn(1, heads, length, n).half() for heads, length, n in ((2, 17, dim), (1, 64, dim), (1, 64, wide))]
+    options: dict[str, Any] = {
+        "row": lambda s: torch.relu(s - s.mean()) / (1.0 + (s * s).sum()),
+        "mask_mod": lambda b, h, i, j: (i + j) % 3 != 0,
+    }
+    for got, wanted in zip(run("hip-emulated", given, **options), run("cpu", [x.double() for x in given], **options), strict=True):
+        assert float((got.double() - wanted).norm()) <= 1e-2 * float(wanted.norm())

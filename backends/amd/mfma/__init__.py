@@ -65,7 +65,8 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
         if needed <= target.lds_bytes:
             return tried
     raise UnsupportedError(
-        f"amd: the kernel needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: choose smaller blocks"
+        f"amd: the kernel needs {needed} bytes of shared memory, {target.arch} has {target.lds_bytes}: "
+        "take smaller head dimensions, smaller blocks (`tile.choices`), or the CPU"
     )
 
 
