@@ -28,6 +28,12 @@ def test_what_is_no_block_mask(given: Any) -> None:
             assert "block_mask must be a BlockMask, got" in str(told.value) and "create_block_mask(mask_mod" in str(told.value)
 
 
+def test_block_masks_of_engines_are_told_from_those_of_flex() -> None:
+    """Both are called BlockMask, and attn_mlir has functions that make the one and take the other."""
+    with pytest.raises(AttributeError, match=r"attn_mlir\.flex\.create_block_mask"):
+        attn_mlir.flex_attention(*torch.randn(3, 1, 1, 9, 16), block_mask=attn_mlir.create_block_mask(causal, None, None, 9, 9))
+
+
 def test_errors_of_functions_are_told_as_they_are() -> None:
     inputs = torch.randn(3, 2, 4, 9, 16)
 

@@ -55,6 +55,7 @@ def ints(*numbers: int) -> torch.Tensor:
         ({"max_k": 6}, "max_k is 6, but a sequence has 7 positions"),
         ({"max_k": 7.0}, "max_k must be an integer or None, got float"),
         ({"out": torch.empty(10, 4, 8)}, r"out must be \[10, 4, 16\] of torch.float32 on cpu, got \[10, 4, 8\]"),
+        ({"out": torch.empty(1, 4, 16).expand(10, 4, 16)}, "out has one place in memory for several elements"),
         ({"q": Q.clone().requires_grad_(), "out": torch.empty(10, 4, 16)}, "out is written where nothing needs a gradient"),
         ({"mask_mod": attn_mlir.create_block_mask(lambda b, h, i, j: i >= j, None, None, 10, 12)}, "mask_mod is a block mask"),
         ({"dropout_p": 1.5}, "dropout_p"),

@@ -104,7 +104,7 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
         if torch.is_grad_enabled() and x.requires_grad:
             raise ArgumentError(f"{name} requires a gradient, and caches are written in place: call append_kv under torch.no_grad()")
     for name, cache in (("k_cache", k_cache), ("v_cache", v_cache)):
-        if _shares_places(cache):
+        if shares_places(cache):
             raise ArgumentError(
                 f"{name} has one place in memory for several elements, as expand() and unfold() make: give it memory of its own"
             )
@@ -118,7 +118,7 @@ def _check(k_cache: Any, v_cache: Any, k: Any, v: Any, seqused_k: Any) -> None:
     _check_table("seqused_k", seqused_k, 1, k.shape[0], k.device)
 
 
-def _shares_places(x: Tensor) -> bool:
+def shares_places(x: Tensor) -> bool:
     """Whether elements may share memory: where none do, each dimension steps over all that those of smaller strides span."""
     span = 0
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):

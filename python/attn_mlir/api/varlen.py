@@ -8,6 +8,7 @@ from typing import Any, Never
 
 import torch
 
+from attn_mlir.api.append import shares_places
 from attn_mlir.api.autocast import cast
 from attn_mlir.api.dropout import dropout_of
 from attn_mlir.api.eight_bit import NONE, refuse_derivatives, refuse_eight_bit, refuse_scales, scales_of, with_scales
@@ -216,4 +217,6 @@ def _written(o: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
         raise ArgumentError(f"out must be {list(o.shape)} of {o.dtype} on {o.device}, got {given}")
     if o.requires_grad or out.requires_grad:
         raise ArgumentError("out is written where nothing needs a gradient: call under torch.no_grad(), or leave it out")
+    if shares_places(out):
+        raise ArgumentError("out has one place in memory for several elements, as expand() and unfold() make: give it memory of its own")
     return out.copy_(o)

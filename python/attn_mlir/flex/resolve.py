@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import flex_attention as torch_flex
 
+from attn_mlir.api.block_mask import BlockMask as EngineBlockMask
 from attn_mlir.api.given_masks import Snapshot, changes_unseen, compare_with_function
 from attn_mlir.api.inputs import Problem
 from attn_mlir.errors import ArgumentError
@@ -85,6 +86,11 @@ def mask_function(mask: Any, query: Tensor, q_sizes: Sequence[int], kv_sizes: Se
     try:
         function, block, lengths = mask.mask_mod, mask.BLOCK_SIZE, mask.seq_lengths
     except AttributeError as error:
+        if isinstance(mask, EngineBlockMask):
+            raise NoMaskError(
+                "block_mask is one of attn_mlir.create_block_mask, which makes those of AttentionEngine: flex_attention takes those of "
+                "attn_mlir.flex.create_block_mask, of the same arguments, and torch's"
+            ) from error
         raise NoMaskError(
             f"block_mask must be a BlockMask, got {type(mask).__name__}: create_block_mask(mask_mod, B, H, Q_LEN, KV_LEN) makes one of a "
             "function, which may read a tensor, as in lambda b, h, q_idx, kv_idx: mask[q_idx, kv_idx]"
