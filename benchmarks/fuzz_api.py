@@ -2,7 +2,8 @@
 
 Each is called several times, with captured tensors and inputs changed in place in between, and its results, gradients and tangents
 are compared; everything that the runtime allocates is filled with NaN before (ATTN_MLIR_POISON). --linear draws linear attentions,
---delta delta rules, which are called twice, with gradients the second time.
+--delta delta rules, which are called twice, with gradients the second time; --composed calls with strides, lists, dropout, packed
+sequences and lengths of 0 together, and --emulated the same on emulated GPUs.
 Prints what is wrong, with the number that makes it again (--first NUMBER --count 1), and how many were compared.
 """
 
@@ -24,6 +25,8 @@ KINDS = {
     "attentions": "random_calls:attention_errors",
     "linear attentions": "random_calls:linear_errors",
     "delta rules": "random_delta:delta_errors",
+    "compositions": "random_compositions:composition_errors",
+    "emulated compositions": "random_compositions:emulated_errors",
 }
 """What is drawn, and the function that says what is wrong with the one of a number."""
 
@@ -59,6 +62,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--linear", action="store_const", dest="kind", const="linear attentions", default="attentions")
     parser.add_argument("--delta", action="store_const", dest="kind", const="delta rules")
+    parser.add_argument("--composed", action="store_const", dest="kind", const="compositions")
+    parser.add_argument("--emulated", action="store_const", dest="kind", const="emulated compositions", help="those on emulated GPUs")
     parser.add_argument("--level", type=int, default=1, help="how much LLVM optimises: 3 as users have it, 1 compiles twice as fast")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after so long, whatever the count")
     args = parser.parse_args()

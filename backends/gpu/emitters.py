@@ -81,7 +81,10 @@ class Emitters(Generic[TargetT]):
             if isinstance(fields, dict) and paged and name not in self.pages:
                 fields = Refusal(f"'{name}' reads no keys in pages (block_table)")
             if isinstance(fields, dict) and ordered and name not in self.packed_order:
-                fields = Refusal(f"'{name}' adds gradients of packed sequences in no fixed order (deterministic, batch_invariant)")
+                fields = Refusal(
+                    f"'{name}' adds gradients of packed sequences in no fixed order: leave out deterministic and batch_invariant, "
+                    "or compute each sequence by itself"
+                )
             if isinstance(fields, Refusal):
                 refusals[name] = fields
             elif fields is not None:
