@@ -79,7 +79,7 @@ class Emitters(Generic[TargetT]):
         for name in self.names if wanted is None else (str(wanted),):
             fields = self._module(name).plan(kernel, target, choices)
             if isinstance(fields, dict) and paged and name not in self.pages:
-                fields = Refusal(f"'{name}' reads no keys in pages (block_table)")
+                fields = Refusal(f"'{name}' reads no keys in pages (block_table): gather the pages, or use the CPU")
             if isinstance(fields, dict) and ordered and name not in self.packed_order:
                 fields = Refusal(
                     f"'{name}' adds gradients of packed sequences in no fixed order: leave out deterministic and batch_invariant, "
