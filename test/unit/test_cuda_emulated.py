@@ -225,3 +225,13 @@ def test_gradients_of_weights_that_depend_on_positions_alone(device: str) -> Non
     wanted = gradients(q.double(), k.double(), v.double())
     for mine, theirs in zip(gradients(q, k, v, device=device), wanted, strict=True):
         torch.testing.assert_close(mine.double(), theirs, rtol=0, atol=4e-3)
+
+
+def test_tables_are_not_read_behind_the_last_key_where_two_ranges_are_seen() -> None:
+    """Whole blocks of all keys end elsewhere than those that are counted from the first key that a tile sees."""
+    seen = torch.rand(130) < 0.5
+    q, k, v = (torch.randn(1, heads, length, 64).half() for heads, length in ((2, 64), (1, 130), (1, 130)))
+    options: dict[str, Any] = {"mask_mod": lambda b, h, i, j: seen[j] & ((j >= 70) | (j - i > 3))}
+    got = attention(q, k, v, device="cuda-emulated", **options)
+    wanted = attention(q.double(), k.double(), v.double(), **options)
+    assert float((got.double() - wanted).norm()) <= 2e-3 * float(wanted.norm())

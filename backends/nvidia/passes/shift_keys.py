@@ -38,6 +38,8 @@ def _shift(kernel: ir.Operation) -> None:
         raise Refused("loops over keys do not stand together")
     if not _begins(first, loops):
         raise Refused("a loop before begins with a key that is not computed")
+    if any(_counts_elsewhere(bound, first) for loop in loops for bound in list(loop.operands)[:2]):
+        raise Refused("a loop begins or ends with whole blocks that are counted for all tiles together")
     ends = _later(first)
     if not all(_is_least(each, key) for _, each in ends):
         raise Refused("a later block may begin before the first key")
@@ -58,6 +60,16 @@ def _begins(first: ir.Operation, loops: list[ir.Operation]) -> bool:
     return beside[0].operands[0] == value and not any(
         loop.operands[1] in (value, _whole(first, constant(first.operands[1]))) for loop in beside
     )
+
+
+def _counts_elsewhere(bound: ir.Value, first: ir.Operation) -> bool:
+    """Whether a bound of a loop is made of a key that is rounded to whole blocks outside of the tile, where `_later` does not shift it."""
+    made = maker(bound, "arith.muli", "arith.maxsi", "arith.minsi", "arith.addi", "arith.subi")
+    if made is None:
+        return False
+    if _whole(made, constant(first.operands[1])) is not None and made.block != first.block:
+        return True
+    return any(_counts_elsewhere(operand, first) for operand in made.operands)
 
 
 def _later(first: ir.Operation) -> list[tuple[ir.Operation, ir.Value]]:
