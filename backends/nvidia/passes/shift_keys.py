@@ -16,7 +16,8 @@ class ShiftKeys(Pass):
     """Counts blocks of keys from the first one that a tile sees, where that is not key 0, as under a sliding window: fewer blocks hold
     them all. Loops then begin and end so many whole blocks after it.
 
-    A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, or one may before.
+    A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, one may before,
+    or one begins or ends with whole blocks that are counted for all tiles together.
     """
 
     name = "warp-shift-keys"
