@@ -1,6 +1,6 @@
 """Facts of maps and loops of chunk scans: their sizes, and what loops can load early."""
 
-from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker
@@ -80,6 +80,24 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
+
+
+def cut_in_two(loop: ir.Operation) -> dict[ir.Operation, ir.Operation]:
+    """The maps of a loop that only cut a loaded tile of f32 into what rounding makes of it and the residual, with the loads."""
+    found: dict[ir.Operation, ir.Operation] = {}
+    for op in operations(body(loop)):
+        results = list(op.results)
+        if op.name != "tile.map" or len(results) != 2 or any(is_row(each.type) or element_of(each) != "bf16" for each in results):
+            continue
+        reads, (whole, left) = own_reads(op), yielded(body(op))
+        rounded = maker(whole, "arith.truncf")
+        if len(reads) != 1 or rounded is None or rounded.operands[0] != reads[0].results[0] or residual_of(left) != reads[0].results[0]:
+            continue
+        tile = reads[0].operands[0]
+        load = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
+        if load is not None and load.name == "tile.load" and len(list(tile.uses)) == 1 and load.block == op.block:
+            found[op] = load
+    return found
 
 
 def residual_of(value: ir.Value) -> ir.Value | None:

@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import DOTS, carried
+from attn_mlir.backends.nvidia.scans.loops import cut_in_two
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
@@ -15,10 +16,11 @@ _NEXT = 100
 def ordered(loop: ir.Operation) -> list[ir.Operation]:
     """The ops of a loop's body: a result of products is waited for only once nothing else is left to do.
 
-    Of what can be done, that comes first which most products wait for. What reads a carried tile comes before the product that changes it.
+    Tiles that are cut as they come are not among them. Of what can be done, that comes first which most products wait for. What reads a carried tile comes before the product that changes it.
     """
     *every, end = operations(body(loop))
-    rows = helping(loop)
+    cuts = cut_in_two(loop)
+    rows = helping(loop) | cuts.keys() | set(cuts.values())
     ops = [op for op in every if op not in rows]
     needs = {op: _needs(op, body(loop)) - rows for op in ops}
     for op, readers in _changes(loop).items():

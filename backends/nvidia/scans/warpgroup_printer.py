@@ -77,7 +77,7 @@ class WarpgroupPrinter(ScanPrinter):
     def _help(self, loop: ir.Operation) -> None:
         """What is loaded of each chunk, and numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
-        halved = core.of_groups.halved
+        halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
         some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
@@ -92,10 +92,16 @@ class WarpgroupPrinter(ScanPrinter):
         turn = f"{at} += {step}, {'before = stage, ' if stages > 2 else ''}{_next(stages)}"
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for (; {at} < {end}; {turn})"):
-            core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
+            core.writer.line(f"if ({used}) {free}")
+            given = f"give({at} - {stages} * {step}, stage);"
+            if in_place:  # rows are in memory before their place is filled
+                with core.scope(f"if ({others}{used})"):
+                    core.writer.line(given, "attn::fence_proxy_async();", f"attn::named_sync({self._given}, {self._givers});")
+            core.writer.line(f"fetch({at}, stage);")
             if stages > 2 or halved:
                 core.writer.line("attn::commit_copies();")
-            core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
+            if not in_place:
+                core.writer.line(f"if ({others}{used}) {given}")
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             elif halved:
@@ -141,6 +147,16 @@ class WarpgroupPrinter(ScanPrinter):
         return f"{FULL} + stage" if self.groups.of_groups.groups == 1 else f"{FULL} + {second - FULL} * {group} + stage"
 
     @property
+    def _givers(self) -> int:
+        """The threads that take rows to memory."""
+        return self.layout.threads - (self.layout.row_threads if self.groups.of_groups.halved else 0)
+
+    @property
+    def _given(self) -> int:
+        """The named barrier at which these meet: the one after those of full and empty stages."""
+        return FULL + 3 * self.layout.stages + 1
+
+    @property
     def _empty(self) -> int:
         """The named barrier of the first stage that is empty; those of full stages come before."""
         return FULL + self.layout.stages
@@ -163,6 +179,8 @@ class WarpgroupPrinter(ScanPrinter):
             core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
+            if core.of_groups.in_place:
+                core.writer.line("attn::fence_proxy_async();")
             # All products that read the stage are done: those that copy may fill it.
             core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])
