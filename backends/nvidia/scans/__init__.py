@@ -112,9 +112,7 @@ def _rounded(line: str) -> str:
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
     if WARPGROUPS in fields:
-        layout: WarpScanLayout = WarpgroupLayout(
-            kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0))
-        )
+        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
         core: ScanCore = WarpgroupCore(kernel, layout)
         printer: ScanPrinter = WarpgroupPrinter(core)
     else:

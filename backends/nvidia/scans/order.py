@@ -52,7 +52,7 @@ def helping(loop: ir.Operation) -> set[ir.Operation]:
     for op in reversed(operations(block)):
         if op.name == "scf.yield" or not list(op.results):
             continue
-        users = {_outer(use.owner.operation, block) for result in op.results for use in result.uses}
+        users = {outer(use.owner.operation, block) for result in op.results for use in result.uses}
         if all(is_row(result.type) for result in op.results) or (op.name != "tile.load" and users and users <= found):
             found.add(op)
     if any(is_tile(value) and not is_row(value.type) for op in found for value in _read(op)):
@@ -77,10 +77,11 @@ def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:
 
 def _changes(loop: ir.Operation) -> dict[ir.Operation, set[ir.Operation]]:
     """The first product that changes a carried tile, with all readers of the tile."""
-    return {op: {_outer(use.owner.operation, body(loop)) for use in argument.uses} for argument, op in changed(loop).items()}
+    return {op: {outer(use.owner.operation, body(loop)) for use in argument.uses} for argument, op in changed(loop).items()}
 
 
-def _outer(op: ir.Operation, block: ir.Block) -> ir.Operation:
+def outer(op: ir.Operation, block: ir.Block) -> ir.Operation:
+    """The op of a block that an op is, or lies in."""
     while op.block != block:
         op = op.parent
     return op

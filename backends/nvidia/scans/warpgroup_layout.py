@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import cut_in_two, element_of, extents, own_reads, shape_of, sums_of
-from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered
+from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -169,7 +169,7 @@ class WarpgroupLayout(WarpScanLayout):
         return [*self.cuts.values(), *self.cuts, *self.helping, *self.order]
 
     def _wanted(self) -> list[Wanted]:
-        rows = {result for op in (*self.helping, *self.cuts) for result in op.results}
+        rows = {result for op in (*self.helping, *self.cuts) for result in op.results if not self._is_between(result)}
         wholes = {load.results[0] for load in self.cuts.values()}
         span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
         found = [
@@ -181,6 +181,11 @@ class WarpgroupLayout(WarpScanLayout):
             rows, columns = shape_of(op.operands[0])
             found.append(Wanted((op, "rows"), self.stages * 2 * rows * columns, element="bf16", shape=(rows, columns), **span))
         return found
+
+    def _is_between(self, value: ir.Value) -> bool:
+        """Whether numbers of rows are read by the threads alone that make them, a chunk after the other: one place does for all stages."""
+        block = body(self.loop)
+        return bool(list(value.uses)) and all(outer(use.owner.operation, block) in self.helping for use in value.uses)
 
     @property
     def given(self) -> list[ir.Operation]:
