@@ -24,7 +24,8 @@ class NvidiaChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
-    An `attn.transition_scan` gets those that warpgroups can multiply. An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
+    An `attn.transition_scan` gets those that warpgroups can multiply.
+    An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
     For chips without TMA the emitter is chosen here, too, as blocks depend on it: where the passes of the `warp` dialect form a kernel in
     their blocks, for which a copy of the module is tiled, "warp" is added to the choices, else the reason, as `unformed`.
@@ -68,7 +69,7 @@ class NvidiaChooseBlocks(Pass):
         return True
 
     def _choose_for_matrices(self, function: ir.Operation, tuned: Mapping[str, Fields]) -> None:
-        """Programs of states that pass from segment to segment have the columns of a warpgroup, where warpgroups can multiply their matrices."""
+        """Programs of states that pass from segment to segment have the columns of a warpgroup, where these can multiply matrices."""
         for op in find_all(function, "attn.transition_scan"):
             choices = choices_for(function, tuned)
             target = TARGETS.get(self.arch or str(choices.get("arch", "sm_90a")))

@@ -16,7 +16,8 @@ _NEXT = 100
 def ordered(loop: ir.Operation) -> list[ir.Operation]:
     """The ops of a loop's body: a result of products is waited for only once nothing else is left to do.
 
-    Tiles that are cut as they come are not among them. Of what can be done, that comes first which most products wait for. What reads a carried tile comes before the product that changes it.
+    Tiles that are cut as they come are not among them. Of what can be done, that comes first which most products wait for. What reads a
+    carried tile comes before the product that changes it.
     """
     *every, end = operations(body(loop))
     cuts = cut_in_two(loop)
