@@ -18,7 +18,8 @@ class TileSums(TilePass):
     These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_gradient_sum`, `attn.decay_sum`,
     `attn.state_scan` and `attn.transition_scan`. Programs have `block-q` rows where the op names no interval or segment; `tile.blocks`
     gives one function another number, and one of `attn.transition_scan` rows of a tile and columns of a program. Sums of rows that
-    elements read are made in their kernel. `tile.kernel` is as `attn-tile-rows` says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements" and for sums of log decays.
+    elements read are made in their kernel. `tile.kernel` is as `attn-tile-rows` says. `slots` and `prefix` of the function's
+    `tile.numerics` hold for "elements" and for sums of log decays.
     """
 
     name = "attn-tile-sums"

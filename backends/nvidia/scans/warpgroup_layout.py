@@ -42,7 +42,7 @@ class WarpgroupLayout(WarpScanLayout):
         """`in_place`: rows that are stored pass through shared memory in the places of loaded tiles that nothing reads any more."""
         loops = [op for op in operations(kernel.regions[0].blocks[0]) if op.name == "scf.for"]
         self.cuts = cut_in_two(loops[0]) if len(loops) == 1 and PREPARED not in kernel.attributes else {}
-        """The maps of a turn that cut loaded matrices of f32 into two pieces of bf16, with the loads: warps that help do it as they copy."""
+        """The maps of a turn that cut loaded matrices of f32 into two pieces of bf16, with the loads: warps that help do it."""
         known = len(loops) == 1 and (PREPARED in kernel.attributes or bool(self.cuts))
         if not known or find_all(kernel, SOLVE) or stages < 2 or pieces > 2 or (self.cuts and stages > 2):
             raise UnsupportedError("scans: warpgroups multiply in scans of prepared chunks and of matrices, with two stages")
