@@ -194,9 +194,10 @@ def _lengths(
         return None
     if 0 in (q.shape[2], k.shape[2]) or v.shape[2] % k.shape[2]:
         return None
-    of_q, of_k = row_squares(q, device), row_squares(k, device)
-    if of_q is None or of_k is None:
+    squares = row_squares(q, k, device)
+    if squares is None:
         return None
+    of_q, of_k = squares
 
     def q_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * rsqrt(of_q[b, h, t] + 1e-6)
