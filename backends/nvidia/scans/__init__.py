@@ -78,7 +78,8 @@ def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     wanted = thresholds.SCAN_SCHEDULES[WARPGROUPS]
     places = _wanted(choices, IN_PLACE, wanted[IN_PLACE])
     for stages, in_place in itertools.product(_wanted(choices, "stages", wanted["stages"]), places):
-        fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1, IN_PLACE: in_place}
+        fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
+        fields |= {IN_PLACE: 1} if in_place else {}
         try:
             code = printed.tried(kernel, "scans", fields, _print(kernel, target, fields))
         except UnsupportedError:
