@@ -100,7 +100,7 @@ def matrices(kernels: list[ir.Operation]) -> list[ir.Operation]:
 
 @pytest.mark.parametrize(("element", "columns"), [("f32", 128), ("bf16", 256), ("bf16", 128)])
 def test_states_pass_between_segments_by_products(element: str, columns: int) -> None:
-    """Towards later positions those of states, towards earlier ones those of their gradient; by warpgroups where rows fit into registers."""
+    """Towards later positions those of states, towards earlier ones those of their gradient; forward by warpgroups, where rows fit."""
     for function, count in (("fwd", 1), ("bwd", 2)):
         with scheduled(element, False, columns, function, segment=512) as kernels:
             found = matrices(kernels)
@@ -108,7 +108,7 @@ def test_states_pass_between_segments_by_products(element: str, columns: int) ->
             for kernel in found:
                 schedule = attributes.read(kernel, attributes.SCHEDULE)
                 assert schedule["emitter"] == "scans"
-                assert ("warpgroups" in schedule) == (element == "bf16" and columns == 128)
+                assert function != "fwd" or ("warpgroups" in schedule) == (element == "bf16" and columns == 128)
                 assert codegen.emit(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
 
 
