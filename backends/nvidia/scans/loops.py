@@ -3,7 +3,11 @@
 from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import maker
+from attn_mlir.passes.regions import maker, walk
+
+_QUOTIENTS = ("arith.floordivsi", "arith.ceildivsi", "arith.divsi", "arith.remsi")
+_SAME = ("arith.constant", "arith.addi", "arith.subi", "arith.muli", "arith.minsi", "arith.maxsi", "memref.dim", *_QUOTIENTS)
+"""Ops on indices that give the same for the same operands."""
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -80,6 +84,21 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
+
+
+def quotients(loop: ir.Operation) -> list[ir.Value]:
+    """The divisions of indices before a loop, in it, and in its maps, that are the same for all of its turns."""
+    inside = [loop, *walk(loop)]
+    blocks = [block for op in inside for region in op.regions for block in region.blocks]
+
+    def varies(value: ir.Value) -> bool:
+        if isinstance(value.owner, ir.Block):
+            return value.owner in blocks
+        op = value.owner.operation
+        return op.block in blocks and (op.name not in _SAME or any(map(varies, op.operands)))
+
+    every = [*operations(loop.block), *inside]
+    return [op.results[0] for op in every if op.name in _QUOTIENTS and not varies(op.results[0])]
 
 
 def cut_in_two(loop: ir.Operation) -> dict[ir.Operation, ir.Operation]:

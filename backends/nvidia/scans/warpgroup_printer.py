@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
-from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, quotients, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     FULL,
@@ -79,6 +79,8 @@ class WarpgroupPrinter(ScanPrinter):
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
         halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
         some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
+        for value in quotients(loop):  # the compiler leaves them in the loop, before copies are asked for: some 150 cycles for each
+            core.value(value)
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
         self._numbers(loop)

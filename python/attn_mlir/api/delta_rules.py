@@ -210,10 +210,10 @@ def _lengths(
     shared = v.shape[2] // k.shape[2]
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * (beta[b, t, h] * rsqrt(of_k[b, h // shared, t] + 1e-6))
+        return x * (beta[b, t, h] * rsqrt(of_k[b, h // int(shared), t] + 1e-6))
 
     def erase_mod(share: Any, b: Any, h: Any, t: Any) -> Any:
-        inverse = rsqrt(of_k[b, h // shared, t] + 1e-6)
+        inverse = rsqrt(of_k[b, h // int(shared), t] + 1e-6)
         return share * (inverse * inverse)
 
     # The state takes up k (v_t / |k| - beta / |k|^2 k . S), which is that of the unit key; no k is written again, or rounded twice.
