@@ -37,23 +37,25 @@ class NumberRows(Pass):
 def _move(op: ir.Operation) -> None:
     """Moves what is the same in a row out of a map."""
     block = body(op)
-    depends = dependence(block)
-    found = [value for value in frontier(block, depends, frozenset({0})) if _is_made(value)]
-    for value in found:
-        needed = [each for each in operations(block) if _serves(each, value)]
-        extent, row, type_ = op.operands[0], block.arguments[0], value.type
-        with op.location, ir.InsertionPoint(op):
-
-            def numbers(i: ir.Value, needed: list[ir.Operation] = needed, value: ir.Value = value) -> tuple[list[ir.Value], list[ir.Value]]:
-                mapping = {row: i}
-                for each in needed:
-                    clone_op(each, mapping)
-                return [mapping[value]], []
-
-            size = ir.RankedTensorType(op.results[0].type).shape[0]
-            made = build.map_([extent], [ir.RankedTensorType.get([size], type_)], [], [], numbers)[0][0]
+    for value in [value for value in frontier(block, dependence(block), frozenset({0})) if _is_made(value)]:
+        made = _numbers(op, value)
         with value.owner.operation.location, ir.InsertionPoint(value.owner.operation):
-            value.replace_all_uses_with(tensor.ExtractOp(made, [row]).result)
+            value.replace_all_uses_with(tensor.ExtractOp(made, [block.arguments[0]]).result)
+
+
+def _numbers(op: ir.Operation, value: ir.Value) -> ir.Value:
+    """The tile of a value of a map for all rows, made before it."""
+    block, size = body(op), ir.RankedTensorType(op.results[0].type).shape[0]
+    needed = [each for each in operations(block) if _serves(each, value)]
+
+    def numbers(i: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        mapping: dict[ir.Value, ir.Value] = {block.arguments[0]: i}
+        for each in needed:
+            clone_op(each, mapping)
+        return [mapping[value]], []
+
+    with op.location, ir.InsertionPoint(op):
+        return build.map_([op.operands[0]], [ir.RankedTensorType.get([size], value.type)], [], [], numbers)[0][0]
 
 
 def _is_made(value: ir.Value) -> bool:
