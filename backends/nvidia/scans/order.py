@@ -26,7 +26,8 @@ def ordered(loop: ir.Operation) -> list[ir.Operation]:
     needs = {op: _needs(op, body(loop)) - rows for op in ops}
     for op, readers in _changes(loop).items():
         needs[op] |= readers - {op}
-    heights = _heights(loop, ops, needs)
+    # A state that is stored late stays in registers, which what is added to products of matrices needs.
+    heights = _heights(loop, ops, needs, [op for op in ops if op.name == "tile.store"] if cuts else [])
     made: list[ir.Operation] = []
     running: list[ir.Operation] = []
     left = dict.fromkeys(ops)
@@ -99,9 +100,11 @@ def _needs(op: ir.Operation, block: ir.Block) -> set[ir.Operation]:
     return {owner for owner in owners if owner.block == block}
 
 
-def _heights(loop: ir.Operation, ops: list[ir.Operation], needs: dict[ir.Operation, set[ir.Operation]]) -> dict[ir.Operation, int]:
-    """How many products, one after another, wait for each op."""
-    heights = dict.fromkeys(ops, 0)
+def _heights(
+    loop: ir.Operation, ops: list[ir.Operation], needs: dict[ir.Operation, set[ir.Operation]], first: list[ir.Operation]
+) -> dict[ir.Operation, int]:
+    """How many products, one after another, wait for each op; those of `first` come before all of them."""
+    heights = {op: 2 * _NEXT if op in first else 0 for op in ops}
     for _, _, value, _ in carried(loop):
         if not isinstance(value.owner, ir.Block) and value.owner.operation in heights:
             heights[value.owner.operation] = _NEXT

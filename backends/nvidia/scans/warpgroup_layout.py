@@ -54,6 +54,11 @@ class WarpgroupLayout(WarpScanLayout):
             raise UnsupportedError(f"scans: a warpgroup has 64 columns of v, not {self.columns}")
         self.loop = loops[0]
         self.order = ordered(loops[0])
+        stores = [number for number, op in enumerate(self.order) if op.name == "tile.store"]
+        self.leading = self.order[: stores[-1] + 1] if self.cuts and stores else []
+        """What is printed before a stage is waited for: the compiler lets no store of a state pass a barrier, but products, and then what is
+        added to these finds no registers.
+        """
         found = helping(loops[0])
         self.helping = [op for op in operations(body(loops[0])) if op in found]
         """The ops of a turn that warps beside those that multiply do, a chunk ahead."""

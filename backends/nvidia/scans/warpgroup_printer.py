@@ -36,7 +36,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            self._print(layout.order)
+            self._print(layout.order[len(layout.leading) :])
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -174,11 +174,12 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
+            core.scalars.bind(body(op).arguments[0], at)
+            self._print(core.of_groups.leading)
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
             core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
-            core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
             if core.of_groups.in_place:
