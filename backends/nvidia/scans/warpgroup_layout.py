@@ -56,8 +56,8 @@ class WarpgroupLayout(WarpScanLayout):
         self.order = ordered(loops[0])
         stores = [number for number, op in enumerate(self.order) if op.name == "tile.store"]
         self.leading = self.order[: stores[-1] + 1] if self.cuts and stores else []
-        """What is printed before a stage is waited for: the compiler moves stores of a state past products, where registers are then too few for
-        what is added to these, but not past a barrier.
+        """What is printed before a stage is waited for: the compiler moves stores of a state past products, where registers are too few then
+        for what is added to these, but not past a barrier.
         """
         found = helping(loops[0])
         self.helping = [op for op in operations(body(loops[0])) if op in found]
