@@ -56,7 +56,7 @@ class WarpgroupLayout(WarpScanLayout):
         self.order = ordered(loops[0])
         stores = [number for number, op in enumerate(self.order) if op.name == "tile.store"]
         self.leading = self.order[: stores[-1] + 1] if self.cuts and stores else []
-        """What is printed before a stage is waited for: the compiler moves stores of a state past products, where registers are too few then
+        """What is printed before a stage is waited for: the compiler moves stores of a state past products, where registers are too few
         for what is added to these, but not past a barrier.
         """
         found = helping(loops[0])
