@@ -17,7 +17,6 @@ from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_sta
 from attn_mlir.api.unit_rows import row_squares, unit_rows
 from attn_mlir.errors import ArgumentError
 from attn_mlir.frontend.linear import of_own_heads
-from attn_mlir.frontend.vocabulary import rsqrt
 from attn_mlir.runtime.row_values import score_of
 
 EPSILON = 1e-6
@@ -200,21 +199,20 @@ def _lengths(
     of_q, of_k = squares
 
     def q_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * rsqrt(of_q[b, h, t] + 1e-6)
+        return x * (of_q[b, h, t] + 1e-6) ** -0.5
 
     def k_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * rsqrt(of_k[b, h, t] + 1e-6)
+        return x * (of_k[b, h, t] + 1e-6) ** -0.5
 
     if channels:
         return {"q_mod": q_mod, "k_mod": k_mod}
     shared = v.shape[2] // k.shape[2]
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * (beta[b, t, h] * rsqrt(of_k[b, h // int(shared), t] + 1e-6))
+        return x * (beta[b, t, h] * (of_k[b, h // int(shared), t] + 1e-6) ** -0.5)
 
     def erase_mod(share: Any, b: Any, h: Any, t: Any) -> Any:
-        inverse = rsqrt(of_k[b, h // int(shared), t] + 1e-6)
-        return share * (inverse * inverse)
+        return share / (of_k[b, h // int(shared), t] + 1e-6)
 
     # The state takes up k (v_t / |k| - beta / |k|^2 k . S), which is that of the unit key; no k is written again, or rounded twice.
     return {"q_mod": of_own_heads(q_mod), "v_mod": v_mod, "erase_mod": erase_mod}
