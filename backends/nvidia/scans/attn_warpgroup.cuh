@@ -58,16 +58,22 @@ template <int Rows, int Columns> ATTN_DEVICE void stage_floats(unsigned char *st
 }
 
 template <int Rows, int Columns> ATTN_DEVICE void cut_floats(const unsigned char *staged, unsigned char *whole, unsigned char *left) {
-  constexpr int kAcross = Columns / 8;
+  constexpr int kAcross = Columns / 8, kPieces = Rows * kAcross / kThreads, kAtOnce = kPieces < 8 ? kPieces : 8;
+  static_assert(kPieces % kAtOnce == 0, "threads share rows");
 #pragma unroll
-  for (int n = 0; n < Rows * kAcross / kThreads; ++n) {
-    const int piece = n * kThreads + threadIdx.x, place = atom_place<Rows, Columns>(piece / kAcross, piece % kAcross * 8);
-    const float4 a = *(const float4 *)(staged + (2 * n * kThreads + threadIdx.x) * 16);
-    const float4 b = *(const float4 *)(staged + ((2 * n + 1) * kThreads + threadIdx.x) * 16);
-    const BF16 kind{};
-    *(uint4 *)(whole + place) = uint4{pack(kind, a.x, a.y), pack(kind, a.z, a.w), pack(kind, b.x, b.y), pack(kind, b.z, b.w)};
-    *(uint4 *)(left + place) =
-        uint4{residual(kind, a.x, a.y, 1.0f), residual(kind, a.z, a.w, 1.0f), residual(kind, b.x, b.y, 1.0f), residual(kind, b.z, b.w, 1.0f)};
+  for (int begin = 0; begin < kPieces; begin += kAtOnce) {
+    float4 x[kAtOnce][2]; // read before anything is written, which the compiler could not tell apart
+#pragma unroll
+    for (int n = 0; n < 2 * kAtOnce; ++n) x[n / 2][n % 2] = *(const float4 *)(staged + ((2 * begin + n) * kThreads + threadIdx.x) * 16);
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int piece = (begin + n) * kThreads + threadIdx.x, place = atom_place<Rows, Columns>(piece / kAcross, piece % kAcross * 8);
+      const float4 a = x[n][0], b = x[n][1];
+      const BF16 kind{};
+      *(uint4 *)(whole + place) = uint4{pack(kind, a.x, a.y), pack(kind, a.z, a.w), pack(kind, b.x, b.y), pack(kind, b.z, b.w)};
+      *(uint4 *)(left + place) =
+          uint4{residual(kind, a.x, a.y, 1.0f), residual(kind, a.z, a.w, 1.0f), residual(kind, b.x, b.y, 1.0f), residual(kind, b.z, b.w, 1.0f)};
+    }
   }
 }
 
