@@ -43,28 +43,22 @@ ATTN_DEVICE void copy_atoms(unsigned char *tile, const Element *from, long long 
   }
 }
 
-// Starts to copy rows of f32 from memory, 8 numbers of a row after the other for each thread, which lie where the same thread finds them again:
-// `cut_floats` makes two tiles of them, of what rounding makes of the numbers, and of the residuals, rounded.
-template <int Rows, int Columns> ATTN_DEVICE void stage_floats(unsigned char *staged, const float *from, long long stride, int count) {
-  constexpr int kAcross = Columns / 8;
-  static_assert(Rows * kAcross % kThreads == 0, "threads share rows");
-#pragma unroll
-  for (int n = 0; n < Rows * kAcross / kThreads; ++n) {
-    const int piece = n * kThreads + threadIdx.x;
-    const float *at = from + min(piece / kAcross, count - 1) * stride + piece % kAcross * 8;
-    copy_16(staged + (2 * n * kThreads + threadIdx.x) * 16, at);
-    copy_16(staged + ((2 * n + 1) * kThreads + threadIdx.x) * 16, at + 4);
-  }
-}
-
-template <int Rows, int Columns> ATTN_DEVICE void cut_floats(const unsigned char *staged, unsigned char *whole, unsigned char *left) {
-  constexpr int kAcross = Columns / 8, kPieces = Rows * kAcross / kThreads, kAtOnce = kPieces < 8 ? kPieces : 8;
-  static_assert(kPieces % kAtOnce == 0, "threads share rows");
-#pragma unroll
+// Rows of f32 from memory to two tiles: what rounding makes of them, and the residuals, rounded; rows past the last one are zeros. All loads of
+// a thread are on their way before the first is used.
+template <int Rows, int Columns>
+ATTN_DEVICE void copy_pieces(unsigned char *whole, unsigned char *left, const float *from, long long stride, int count) {
+  constexpr int kAcross = Columns / 8, kPieces = Rows * kAcross / kThreads, kAtOnce = kPieces < 16 ? kPieces : 16;
+  static_assert(Rows * kAcross % kThreads == 0 && kPieces % kAtOnce == 0, "threads share rows");
+#pragma unroll 1
   for (int begin = 0; begin < kPieces; begin += kAtOnce) {
-    float4 x[kAtOnce][2]; // read before anything is written, which the compiler could not tell apart
+    float4 x[kAtOnce][2];
 #pragma unroll
-    for (int n = 0; n < 2 * kAtOnce; ++n) x[n / 2][n % 2] = *(const float4 *)(staged + ((2 * begin + n) * kThreads + threadIdx.x) * 16);
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int piece = (begin + n) * kThreads + threadIdx.x, row = piece / kAcross, column = piece % kAcross * 8;
+      const float4 *at = (const float4 *)(from + row * stride + column);
+      x[n][0] = row < count ? at[0] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      x[n][1] = row < count ? at[1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
 #pragma unroll
     for (int n = 0; n < kAtOnce; ++n) {
       const int piece = (begin + n) * kThreads + threadIdx.x, place = atom_place<Rows, Columns>(piece / kAcross, piece % kAcross * 8);

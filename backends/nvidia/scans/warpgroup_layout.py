@@ -5,7 +5,6 @@ So a product's left factor is its operand in shared memory, and its right factor
 takes, and nothing that depends on the state passes through shared memory.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -176,13 +175,13 @@ class WarpgroupLayout(WarpScanLayout):
 
     def _wanted(self) -> list[Wanted]:
         rows = {result for op in (*self.helping, *self.cuts) for result in op.results if not self._is_between(result)}
+        wholes = {load.results[0] for load in self.cuts.values()}
         span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
         found = [
             replace(each, size=each.size * self.stages, **span) if each.key in rows and each.stages == 1 else each
             for each in super()._wanted()
+            if each.key not in wholes
         ]
-        wholes = {load.results[0]: math.prod(shape_of(load.results[0])) for load in self.cuts.values()}
-        found = [replace(each, size=4 * wholes[each.key], stages=1) if each.key in wholes else each for each in found]
         for op in [op for op in self.given if op not in self.in_place]:
             rows, columns = shape_of(op.operands[0])
             found.append(Wanted((op, "rows"), self.stages * 2 * rows * columns, element="bf16", shape=(rows, columns), **span))

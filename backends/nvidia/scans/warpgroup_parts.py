@@ -208,8 +208,8 @@ class WarpgroupTraffic(ScanTraffic):
         """
         core = self.groups
         if core.of_groups.cuts:
-            for load in core.of_groups.cuts.values():
-                self._stage(load)
+            for op, load in core.of_groups.cuts.items():
+                self._cut(op, load)
             return
         if not core.of_groups.by_tma:
             super().copy(loads)
@@ -233,21 +233,13 @@ class WarpgroupTraffic(ScanTraffic):
                 lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
         core.writer.line(*lines, "}")
 
-    def _stage(self, load: ir.Operation) -> None:
-        """Starts to copy a matrix of f32, from which `cut` makes pieces."""
+    def _cut(self, op: ir.Operation, load: ir.Operation) -> None:
+        """A matrix of f32, as two pieces of bf16."""
         core, source, (rows, columns) = self.core, load.operands[0], shape_of(load.results[0])
         place = [core.value(value) for value in list(load.operands)[1:4]]
         base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
-        home, count = core.at(self.layout.places[load.results[0]]), core.value(load.operands[4])
-        core.writer.line(f"attn::stage_floats<{rows}, {columns}>({home}, {base}, {stride}, {count});")
-
-    def cut(self) -> None:
-        """Makes two pieces of bf16 of matrices whose copies each thread has awaited."""
-        core = self.groups
-        for op, load in core.of_groups.cuts.items():
-            rows, columns = shape_of(load.results[0])
-            pieces = ", ".join(core.at(core.layout.places[value]) for value in (load.results[0], *op.results))
-            core.writer.line(f"attn::cut_floats<{rows}, {columns}>({pieces});")
+        pieces = ", ".join(core.at(self.layout.places[result]) for result in op.results)
+        core.writer.line(f"attn::copy_pieces<{rows}, {columns}>({pieces}, {base}, {stride}, {core.value(load.operands[4])});")
 
     def store(self, op: ir.Operation) -> None:
         """`tile.store` of the rows that exist."""

@@ -92,9 +92,6 @@ class WarpgroupPrinter(ScanPrinter):
         if stages > 2:  # while tiles of a chunk come, numbers of the chunk before are made
             core.writer.line("int before = 0;")
         turn = f"{at} += {step}, {'before = stage, ' if stages > 2 else ''}{_next(stages)}"
-        if core.of_groups.cuts:
-            self._cut((at, end, step, turn), f"if ({used}) {free}")
-            return
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for (; {at} < {end}; {turn})"):
             core.writer.line(f"if ({used}) {free}")
@@ -120,15 +117,6 @@ class WarpgroupPrinter(ScanPrinter):
             core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
         with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
             core.writer.line(free, f"if ({others}true) give({at} - n * {step}, stage);")
-
-    def _cut(self, turns: tuple[str, str, str, str], wait: str) -> None:
-        """Copies matrices, each while pieces of the one before are multiplied, and cuts them into pieces; nothing is taken to memory."""
-        core, (at, end, step, turn) = self.groups, turns
-        core.writer.line(f"if ({at} < {end}) fetch({at}, 0);", "#pragma unroll 1")
-        with core.scope(f"for (; {at} < {end}; {turn})"):
-            core.writer.line("attn::wait_copies();", wait)
-            self.stores.cut()
-            core.writer.line(f"if ({at} + {step} < {end}) fetch({at} + {step}, 0);", f"numbers({at}, stage);")
 
     def _numbers(self, loop: ir.Operation) -> None:
         """A function that makes the numbers of a chunk's rows, once its copies of this thread are there; then its stage is full."""
