@@ -17,8 +17,9 @@ class TileSums(TilePass):
 
     These ops are `attn.elements`, `attn.row_dot`, `attn.head_sum`, `attn.decay_gradient`, `attn.decay_gradient_sum`, `attn.decay_sum`,
     `attn.state_scan` and `attn.transition_scan`. Programs have `block-q` rows where the op names no interval or segment; `tile.blocks`
-    gives one function another number. Sums of rows that elements read are made in their kernel. `tile.kernel` is as `attn-tile-rows`
-    says. `slots` and `prefix` of the function's `tile.numerics` hold for "elements" and for sums of log decays.
+    gives one function another number, and one of `attn.transition_scan` rows of a tile and columns of a program. Sums of rows that
+    elements read are made in their kernel. `tile.kernel` is as `attn-tile-rows` says. `slots` and `prefix` of the function's
+    `tile.numerics` hold for "elements" and for sums of log decays.
     """
 
     name = "attn-tile-sums"
@@ -45,7 +46,11 @@ class TileSums(TilePass):
             case "attn.state_scan":
                 build_state_scan(function, op)
             case "attn.transition_scan":
-                build_transition_scan(function, op)
+                given = blocks_of(function)
+                if given and ir.RankedTensorType(op.opview.states.type).shape[3] % given[1]:
+                    op.location.emit_error(f"{self.name}: blocks of {given[1]} columns do not divide those of {op.opview.states.type}")
+                    return False
+                build_transition_scan(function, op, given)
             case _:
                 build_row_dot(function, op, makers, rows)
         return True

@@ -21,6 +21,7 @@ BACKEND = Backend(
         "nvidia-float32-products": "passes.float32_products:Float32Products",
         "nvidia-prepare-chunks": "passes.prepare_chunks:PrepareChunks",
         "nvidia-join-maps": "passes.join_maps:JoinMaps",
+        "nvidia-number-rows": "passes.number_rows:NumberRows",
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
         "warp-pack-rows": "passes.pack_rows:PackRows",

@@ -282,3 +282,16 @@ def _places(op: ir.Operation, block: ir.Block, query: int) -> bool:
 def _columns(values: list[ir.Value]) -> tuple[int, int, int]:
     types = [ir.RankedTensorType(value.type) for value in values]
     return types[0].shape[-1], types[1].shape[-1], types[0].element_type.width
+
+
+def blocks_of_matrices(op: ir.Operation) -> list[int] | None:
+    """Rows of a tile and columns of a program of an `attn.transition_scan` where warpgroups can multiply; None elsewhere.
+
+    A warpgroup has 64 columns of the state, and a thread all of its rows in a column. Matrices of f32 are cut into two pieces of bf16,
+    as states are, where programs have inputs of 16 bits.
+    """
+    rows, columns = op.opview.rows.value, ir.RankedTensorType(op.opview.states.type).shape[3]
+    narrow = ir.RankedTensorType(op.opview.like.type).element_type.width == 16
+    single = isinstance(ir.RankedTensorType(op.opview.states.type).element_type, ir.F32Type)
+    fits = rows in (64, 128) and columns % 64 == 0 and rows <= columns
+    return [rows, 64] if narrow and single and fits else None

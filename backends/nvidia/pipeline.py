@@ -4,7 +4,7 @@ TILED = (
     "attn-simplify,gpu-materialize-pairs,nvidia-materialize-rows,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
     "attn-tile{block-q=128 block-kv=128 whole=true},canonicalize,cse,attn-choose-kept,"
     "gpu-narrow-bounds,gpu-lazy-rescale{narrow=5},gpu-narrow-comparisons,gpu-exact-jumps,gpu-float-positions,gpu-tanh{keep-approximate=true},gpu-logistic,gpu-sink-factors,gpu-row-terms,gpu-fold-scale,gpu-exp2,gpu-shift-exponents,"
-    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-turn-differences,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,nvidia-join-maps,canonicalize,cse,tile-schedule{target=nvidia}"
+    "gpu-merge-sums,canonicalize,cse,gpu-share-reciprocals,nvidia-turn-differences,nvidia-gather-products,nvidia-float32-products,canonicalize,cse,nvidia-prepare-chunks,nvidia-number-rows,nvidia-join-maps,canonicalize,cse,tile-schedule{target=nvidia}"
 )
 """From stage 0 to scheduled kernels."""
 

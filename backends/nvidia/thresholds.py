@@ -341,7 +341,7 @@ at up to 128 columns, and at 256 2900 bytes a thread; they have not been launche
 SYNCHRONOUS_WIDE: Annotated[int, Provenance("2026-11-27", "H200", "docs/notes/sm80-h100.md")] = 128
 """Columns up to which packed sequences, and sums in a fixed order, have been launched there."""
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
-    "warpgroups": {"stages": (3, 2)},
+    "warpgroups": {"stages": (3, 2), "in_place": (0, 1)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
     "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},

@@ -1,6 +1,7 @@
 """Builds the kernel of an `attn.transition_scan`: states from segment to segment of a delta rule, whose segments are matrices."""
 
 import itertools
+from collections.abc import Sequence
 
 from attn_mlir.dialects.tile import build
 from attn_mlir.mlir import arith, ir, memref, tensor
@@ -15,23 +16,26 @@ _COLUMNS = (32, 16)
 """Columns of the state that a program passes on: the first of these that divides them, or all."""
 
 
-def build_transition_scan(function: ir.Operation, op: ir.Operation) -> None:
-    """Inserts the kernel of an `attn.transition_scan` before the function: a program per block of columns of the state, head and batch."""
+def build_transition_scan(function: ir.Operation, op: ir.Operation, blocks: Sequence[int] | None = None) -> None:
+    """Inserts the kernel of an `attn.transition_scan` before the function: a program per block of columns of the state, head and batch.
+
+    `blocks`: how many rows a tile has at most, and how many columns a program; they divide the state's columns.
+    """
     width = ir.RankedTensorType(op.opview.states.type).shape[3]
-    size = next((size for size in _COLUMNS if width % size == 0), width)
-    sizes = {"block_q": min(op.opview.rows.value, _ROWS), "block_kv": size, "blocks": width // size}
-    scan_kernel(function, op, sizes, lambda frame: _TransitionScan(frame, op, size).build)
+    most, size = blocks or (_ROWS, next((size for size in _COLUMNS if width % size == 0), width))
+    sizes = {"block_q": min(op.opview.rows.value, most), "block_kv": size, "blocks": width // size}
+    scan_kernel(function, op, sizes, lambda frame: _TransitionScan(frame, op, most, size).build)
 
 
 class _TransitionScan:
     """One program: it carries its columns of the state in tiles of rows."""
 
-    def __init__(self, frame: Frame, op: ir.Operation, size: int) -> None:
+    def __init__(self, frame: Frame, op: ir.Operation, most: int, size: int) -> None:
         self._view = view = op.opview
         self._like, self._size = frame.get(view.like), size
         type_ = ir.RankedTensorType(view.states.type)
         self._element, self._width, rows = type_.element_type, type_.shape[3], view.rows.value
-        bounds = sorted({*range(0, rows, _ROWS), *range(0, rows, self._width), rows})
+        bounds = sorted({*range(0, rows, most), *range(0, rows, self._width), rows})
         self._rows = list(itertools.pairwise(bounds))
         first = arith.MulIOp(build.program_id(0), constant_index(size)).result if self._width > size else constant_index(0)
         self._states = columns(frame.get(view.states), first, size)

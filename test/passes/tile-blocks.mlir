@@ -15,3 +15,15 @@ func.func @none(%a: tensor<?x?x?x32xf32>, %b: tensor<?x?x?x32xf32>) -> tensor<?x
   %d = "attn.row_dot"(%a, %b) : (tensor<?x?x?x32xf32>, tensor<?x?x?x32xf32>) -> tensor<?x?x?xf32>
   return %d : tensor<?x?x?xf32>
 }
+
+// -----
+
+!s = tensor<?x?x16x24xf32>
+!like = tensor<?x?x?x8xf16>
+
+func.func @columns(%states: !s, %like: !like, %matrices: !s) -> !s attributes {tile.blocks = array<i64: 16, 16>} {
+  // expected-error@+1 {{attn-tile-sums: blocks of 16 columns do not divide those of tensor<?x?x16x24xf32>}}
+  %before, %final = "attn.transition_scan"(%states, %like, %matrices) {segment = 32 : i64, rows = 16 : i64, direction = "forward", operandSegmentSizes = array<i32: 1, 1, 0, 1>}
+    : (!s, !like, !s) -> (!s, !s)
+  return %before : !s
+}

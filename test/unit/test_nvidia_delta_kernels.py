@@ -1,5 +1,6 @@
 """The kernels of delta rules for sm_90a, without a GPU: each has a schedule and fits, and hardly one goes through TileLang."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,16 +98,32 @@ def matrices(kernels: list[ir.Operation]) -> list[ir.Operation]:
     return [kernel for kernel in kernels if "transition_scan" in ir.StringAttr(kernel.attributes["sym_name"]).value]
 
 
-@pytest.mark.parametrize(("element", "columns"), [("f32", 128), ("bf16", 256)])
+@pytest.mark.parametrize(("element", "columns"), [("f32", 128), ("bf16", 256), ("bf16", 128)])
 def test_states_pass_between_segments_by_products(element: str, columns: int) -> None:
-    """Towards later positions those of states, towards earlier ones those of their gradient."""
+    """Towards later positions those of states, towards earlier ones those of their gradient; forward by warpgroups, where rows fit."""
     for function, count in (("fwd", 1), ("bwd", 2)):
         with scheduled(element, False, columns, function, segment=512) as kernels:
             found = matrices(kernels)
             assert len(found) == count
             for kernel in found:
-                assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "scans"
+                schedule = attributes.read(kernel, attributes.SCHEDULE)
+                assert schedule["emitter"] == "scans"
+                assert function != "fwd" or ("warpgroups" in schedule) == (element == "bf16" and columns == 128)
                 assert codegen.emit(kernel).shared_bytes <= TARGETS[ARCH].shared_bytes
+
+
+def test_rows_of_o_take_the_places_of_v_where_three_stages_fit_then() -> None:
+    """The scan for o of segments: two stages fit with rows in places of their own."""
+    with scheduled("bf16", False, 128, "fwd", segment=512) as kernels:
+        *_, scan = chunk_scans(kernels)
+        schedule = attributes.read(scan, attributes.SCHEDULE)
+        assert (schedule["stages"], schedule["in_place"]) == (3, 1)
+        source = codegen.emit(scan).source
+    rows, tile = (
+        re.search(pattern, source) for pattern in (r"keep_turned<.*?>\(\((memory \+ \d+)", r"load_turned<.*?>\(\((memory \+ \d+)")
+    )
+    assert rows and tile and rows[1] == tile[1]
+    assert source.index("        give(") < source.index("      fetch(")  # rows are in memory before TMA fills their place
 
 
 @needs_tools

@@ -24,6 +24,7 @@ class NvidiaChooseBlocks(Pass):
     """Gives each function that becomes a kernel its `tile.blocks` and the `tile.choices` that its schedule follows.
 
     What a function has in `tile.choices` comes first, then what `nvidia.tuned` of the module has for it, then the best untuned schedule.
+    An `attn.transition_scan` gets those that warpgroups can multiply.
     An `attn.chunk` gets chunks of `block_q` positions; where its key channels have decays in a form that the emitter "hopper" knows, the
     function gets `tile.decay_channels` (see `attn-tile`). `arch` and `emitter`, where given, come first in the choices of all functions.
     For chips without TMA the emitter is chosen here, too, as blocks depend on it: where the passes of the `warp` dialect form a kernel in
@@ -46,6 +47,7 @@ class NvidiaChooseBlocks(Pass):
         for function in find_all(module, "func.func"):
             facts = blocks.facts_of(function)
             if facts is None:
+                self._choose_for_matrices(function, tuned)
                 continue
             asked = {name: value for name, value in (("arch", self.arch), ("emitter", self.emitter)) if value}
             if asked:
@@ -65,6 +67,16 @@ class NvidiaChooseBlocks(Pass):
                 if not self._choose(function, facts, tuned):
                     return False
         return True
+
+    def _choose_for_matrices(self, function: ir.Operation, tuned: Mapping[str, Fields]) -> None:
+        """Programs of states that pass from segment to segment have the columns of a warpgroup, where these can multiply matrices."""
+        for op in find_all(function, "attn.transition_scan"):
+            choices = choices_for(function, tuned)
+            target = TARGETS.get(self.arch or str(choices.get("arch", "sm_90a")))
+            asked = {"warps", "block_q", "block_kv"} & set(choices) or not choices.get("warpgroups", 1)
+            sizes = None if target is None or not target.bulk_copies or asked else blocks.blocks_of_matrices(op)
+            if sizes is not None:
+                function.attributes["tile.blocks"] = ir.DenseI64ArrayAttr.get(sizes, function.context)
 
     def _choose(self, function: ir.Operation, facts: blocks.NvidiaFacts, tuned: Mapping[str, Fields]) -> bool:
         """Chooses for a function with these facts; False after an error."""

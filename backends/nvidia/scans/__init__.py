@@ -29,6 +29,8 @@ TILELANG = "tilelang"
 """A choice, 0 on machines without TileLang: this emitter makes what would be its kernels of scans."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
+IN_PLACE = "in_place"
+"""Another: whether rows on their way to memory take the places of tiles that were loaded."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -74,12 +76,14 @@ def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     if not target.bulk_copies or "warps" in choices or not choices.get(WARPGROUPS, 1):
         return None
     wanted = thresholds.SCAN_SCHEDULES[WARPGROUPS]
-    for stages in _wanted(choices, "stages", wanted["stages"]):
+    places = _wanted(choices, IN_PLACE, wanted[IN_PLACE])
+    for stages, in_place in itertools.product(_wanted(choices, "stages", wanted["stages"]), places):
         fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
+        fields |= {IN_PLACE: 1} if in_place else {}
         try:
             code = printed.tried(kernel, "scans", fields, _print(kernel, target, fields))
         except UnsupportedError:
-            return None
+            continue
         if code.shared_bytes * int(fields["occupancy"]) <= target.shared_bytes:
             return fields
     return None
@@ -109,7 +113,7 @@ def _rounded(line: str) -> str:
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
     if WARPGROUPS in fields:
-        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]))
+        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
         core: ScanCore = WarpgroupCore(kernel, layout)
         printer: ScanPrinter = WarpgroupPrinter(core)
     else:

@@ -43,6 +43,34 @@ ATTN_DEVICE void copy_atoms(unsigned char *tile, const Element *from, long long 
   }
 }
 
+// Rows of f32 from memory to two tiles: what rounding makes of them, and the residuals, rounded; rows past the last one are zeros. All loads of
+// a thread are on their way before the first is used.
+template <int Rows, int Columns>
+ATTN_DEVICE void copy_pieces(unsigned char *whole, unsigned char *left, const float *from, long long stride, int count) {
+  constexpr int kAcross = Columns / 8, kPieces = Rows * kAcross / kThreads, kAtOnce = kPieces < 16 ? kPieces : 16;
+  static_assert(Rows * kAcross % kThreads == 0 && kPieces % kAtOnce == 0, "threads share rows");
+#pragma unroll 1
+  for (int begin = 0; begin < kPieces; begin += kAtOnce) {
+    float4 x[kAtOnce][2];
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int piece = (begin + n) * kThreads + threadIdx.x, row = piece / kAcross, column = piece % kAcross * 8;
+      const float4 *at = (const float4 *)(from + row * stride + column);
+      x[n][0] = row < count ? at[0] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      x[n][1] = row < count ? at[1] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+#pragma unroll
+    for (int n = 0; n < kAtOnce; ++n) {
+      const int piece = (begin + n) * kThreads + threadIdx.x, place = atom_place<Rows, Columns>(piece / kAcross, piece % kAcross * 8);
+      const float4 a = x[n][0], b = x[n][1];
+      const BF16 kind{};
+      *(uint4 *)(whole + place) = uint4{pack(kind, a.x, a.y), pack(kind, a.z, a.w), pack(kind, b.x, b.y), pack(kind, b.z, b.w)};
+      *(uint4 *)(left + place) =
+          uint4{residual(kind, a.x, a.y, 1.0f), residual(kind, a.z, a.w, 1.0f), residual(kind, b.x, b.y, 1.0f), residual(kind, b.z, b.w, 1.0f)};
+    }
+  }
+}
+
 // A tile to registers.
 template <int Rows, int Columns> ATTN_DEVICE void load_turned(const unsigned char *tile, uint32_t (&x)[Rows / 2]) {
   const int lane = threadIdx.x & 31, warp = (threadIdx.x >> 5) - kWarps;

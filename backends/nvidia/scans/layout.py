@@ -151,7 +151,7 @@ class WarpScanLayout:
         self.ahead: dict[ir.Operation, list[list[ir.Operation]]] = {}
         """The loads of a loop that are started early, those of the same tile together."""
         if stages:
-            self.ahead = {op: found for op in self._numbers if op.name == "scf.for" and (found := loads_ahead(op))}
+            self.ahead = {op: found for op in self._numbers if op.name == "scf.for" and (found := self._loads_ahead(op))}
         self._early = {load: loop for loop, groups in self.ahead.items() for group in groups for load in group}
         self.rows = {
             read: op for loop in self.ahead for op in operations(body(loop)) if op.name == "tile.map" for read in self._numbers_of(op, loop)
@@ -202,6 +202,10 @@ class WarpScanLayout:
         if maker is None or maker.name not in ("tile.map", "tile.load") or self._is_changed(value):
             return True
         return maker not in self._early and not self.read_across(value)
+
+    def _loads_ahead(self, loop: ir.Operation) -> list[list[ir.Operation]]:
+        """The loads of a loop that are started early, those of the same tile together."""
+        return loads_ahead(loop)
 
     def is_early(self, op: ir.Operation) -> bool:
         """Whether a load is started before its iteration."""

@@ -1,9 +1,13 @@
 """Facts of maps and loops of chunk scans: their sizes, and what loops can load early."""
 
-from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import maker
+from attn_mlir.passes.regions import maker, walk
+
+_QUOTIENTS = ("arith.floordivsi", "arith.ceildivsi", "arith.divsi", "arith.remsi")
+_SAME = ("arith.constant", "arith.addi", "arith.subi", "arith.muli", "arith.minsi", "arith.maxsi", "memref.dim", *_QUOTIENTS)
+"""Ops on indices that give the same for the same operands."""
 
 
 def shape_of(value: ir.Value) -> tuple[int, ...]:
@@ -80,6 +84,39 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
+
+
+def quotients(loop: ir.Operation) -> list[ir.Value]:
+    """The divisions of indices before a loop, in it, and in its maps, that are the same for all of its turns."""
+    inside = [loop, *walk(loop)]
+    blocks = [block for op in inside for region in op.regions for block in region.blocks]
+
+    def varies(value: ir.Value) -> bool:
+        if isinstance(value.owner, ir.Block):
+            return value.owner in blocks
+        op = value.owner.operation
+        return op.block in blocks and (op.name not in _SAME or any(map(varies, op.operands)))
+
+    every = [*operations(loop.block), *inside]
+    return [op.results[0] for op in every if op.name in _QUOTIENTS and not varies(op.results[0])]
+
+
+def cut_in_two(loop: ir.Operation) -> dict[ir.Operation, ir.Operation]:
+    """The maps of a loop that only cut a loaded tile of f32 into what rounding makes of it and the residual, with the loads."""
+    found: dict[ir.Operation, ir.Operation] = {}
+    for op in operations(body(loop)):
+        results = list(op.results)
+        if op.name != "tile.map" or len(results) != 2 or any(is_row(each.type) or element_of(each) != "bf16" for each in results):
+            continue
+        reads, (whole, left) = own_reads(op), yielded(body(op))
+        rounded = maker(whole, "arith.truncf")
+        if len(reads) != 1 or rounded is None or rounded.operands[0] != reads[0].results[0] or residual_of(left) != reads[0].results[0]:
+            continue
+        tile = reads[0].operands[0]
+        load = None if isinstance(tile.owner, ir.Block) else tile.owner.operation
+        if load is not None and load.name == "tile.load" and len(list(tile.uses)) == 1 and load.block == op.block:
+            found[op] = load
+    return found
 
 
 def residual_of(value: ir.Value) -> ir.Value | None:

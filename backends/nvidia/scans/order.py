@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import DOTS, carried
+from attn_mlir.backends.nvidia.scans.loops import cut_in_two
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
@@ -15,15 +16,18 @@ _NEXT = 100
 def ordered(loop: ir.Operation) -> list[ir.Operation]:
     """The ops of a loop's body: a result of products is waited for only once nothing else is left to do.
 
-    Of what can be done, that comes first which most products wait for. What reads a carried tile comes before the product that changes it.
+    Tiles that are cut as they come are not among them. Of what can be done, that comes first which most products wait for. What reads a
+    carried tile comes before the product that changes it.
     """
     *every, end = operations(body(loop))
-    rows = helping(loop)
+    cuts = cut_in_two(loop)
+    rows = helping(loop) | cuts.keys() | set(cuts.values())
     ops = [op for op in every if op not in rows]
     needs = {op: _needs(op, body(loop)) - rows for op in ops}
     for op, readers in _changes(loop).items():
         needs[op] |= readers - {op}
-    heights = _heights(loop, ops, needs)
+    # A state that is stored late stays in registers, which what is added to products of matrices needs.
+    heights = _heights(loop, ops, needs, [op for op in ops if op.name == "tile.store"] if cuts else [])
     made: list[ir.Operation] = []
     running: list[ir.Operation] = []
     left = dict.fromkeys(ops)
@@ -50,7 +54,7 @@ def helping(loop: ir.Operation) -> set[ir.Operation]:
     for op in reversed(operations(block)):
         if op.name == "scf.yield" or not list(op.results):
             continue
-        users = {_outer(use.owner.operation, block) for result in op.results for use in result.uses}
+        users = {outer(use.owner.operation, block) for result in op.results for use in result.uses}
         if all(is_row(result.type) for result in op.results) or (op.name != "tile.load" and users and users <= found):
             found.add(op)
     if any(is_tile(value) and not is_row(value.type) for op in found for value in _read(op)):
@@ -75,10 +79,11 @@ def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:
 
 def _changes(loop: ir.Operation) -> dict[ir.Operation, set[ir.Operation]]:
     """The first product that changes a carried tile, with all readers of the tile."""
-    return {op: {_outer(use.owner.operation, body(loop)) for use in argument.uses} for argument, op in changed(loop).items()}
+    return {op: {outer(use.owner.operation, body(loop)) for use in argument.uses} for argument, op in changed(loop).items()}
 
 
-def _outer(op: ir.Operation, block: ir.Block) -> ir.Operation:
+def outer(op: ir.Operation, block: ir.Block) -> ir.Operation:
+    """The op of a block that an op is, or lies in."""
     while op.block != block:
         op = op.parent
     return op
@@ -95,9 +100,11 @@ def _needs(op: ir.Operation, block: ir.Block) -> set[ir.Operation]:
     return {owner for owner in owners if owner.block == block}
 
 
-def _heights(loop: ir.Operation, ops: list[ir.Operation], needs: dict[ir.Operation, set[ir.Operation]]) -> dict[ir.Operation, int]:
-    """How many products, one after another, wait for each op."""
-    heights = dict.fromkeys(ops, 0)
+def _heights(
+    loop: ir.Operation, ops: list[ir.Operation], needs: dict[ir.Operation, set[ir.Operation]], first: list[ir.Operation]
+) -> dict[ir.Operation, int]:
+    """How many products, one after another, wait for each op; those of `first` come before all of them."""
+    heights = {op: 2 * _NEXT if op in first else 0 for op in ops}
     for _, _, value, _ in carried(loop):
         if not isinstance(value.owner, ir.Block) and value.owner.operation in heights:
             heights[value.owner.operation] = _NEXT

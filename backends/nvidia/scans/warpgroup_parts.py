@@ -207,6 +207,10 @@ class WarpgroupTraffic(ScanTraffic):
         It takes longer for a stage, so that with few stages threads copy.
         """
         core = self.groups
+        if core.of_groups.cuts:
+            for op, load in core.of_groups.cuts.items():
+                self._cut(op, load)
+            return
         if not core.of_groups.by_tma:
             super().copy(loads)
             return
@@ -228,6 +232,14 @@ class WarpgroupTraffic(ScanTraffic):
                 at = f"{column} + {atom * ATOM}" if atom else column
                 lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
         core.writer.line(*lines, "}")
+
+    def _cut(self, op: ir.Operation, load: ir.Operation) -> None:
+        """A matrix of f32, as two pieces of bf16."""
+        core, source, (rows, columns) = self.core, load.operands[0], shape_of(load.results[0])
+        place = [core.value(value) for value in list(load.operands)[1:4]]
+        base, stride = core.address(source, place, core.aligned(source)), core.arguments.stride(core.view(source).argument, 2)
+        pieces = ", ".join(core.at(self.layout.places[result]) for result in op.results)
+        core.writer.line(f"attn::copy_pieces<{rows}, {columns}>({pieces}, {base}, {stride}, {core.value(load.operands[4])});")
 
     def store(self, op: ir.Operation) -> None:
         """`tile.store` of the rows that exist."""

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
-from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, quotients, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     FULL,
@@ -36,7 +36,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            self._print(layout.order)
+            self._print(layout.order[len(layout.leading) :])
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -77,8 +77,10 @@ class WarpgroupPrinter(ScanPrinter):
     def _help(self, loop: ir.Operation) -> None:
         """What is loaded of each chunk, and numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
-        halved = core.of_groups.halved
+        halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
         some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
+        for value in quotients(loop):  # the compiler leaves them in the loop, before copies are asked for: some 150 cycles for each
+            core.value(value)
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
         self._numbers(loop)
@@ -92,10 +94,16 @@ class WarpgroupPrinter(ScanPrinter):
         turn = f"{at} += {step}, {'before = stage, ' if stages > 2 else ''}{_next(stages)}"
         core.writer.line("#pragma unroll 1")
         with core.scope(f"for (; {at} < {end}; {turn})"):
-            core.writer.line(f"if ({used}) {free}", f"fetch({at}, stage);")
+            core.writer.line(f"if ({used}) {free}")
+            given = f"give({at} - {stages} * {step}, stage);"
+            if in_place:  # rows are in memory before their place is filled
+                with core.scope(f"if ({others}{used})"):
+                    core.writer.line(given, "attn::fence_proxy_async();", f"attn::named_sync({self._given}, {self._givers});")
+            core.writer.line(f"fetch({at}, stage);")
             if stages > 2 or halved:
                 core.writer.line("attn::commit_copies();")
-            core.writer.line(f"if ({others}{used}) give({at} - {stages} * {step}, stage);")
+            if not in_place:
+                core.writer.line(f"if ({others}{used}) {given}")
             if stages > 2:
                 core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
             elif halved:
@@ -141,6 +149,16 @@ class WarpgroupPrinter(ScanPrinter):
         return f"{FULL} + stage" if self.groups.of_groups.groups == 1 else f"{FULL} + {second - FULL} * {group} + stage"
 
     @property
+    def _givers(self) -> int:
+        """The threads that take rows to memory."""
+        return self.layout.threads - (self.layout.row_threads if self.groups.of_groups.halved else 0)
+
+    @property
+    def _given(self) -> int:
+        """The named barrier at which these meet: the one after those of full and empty stages."""
+        return FULL + 3 * self.layout.stages + 1
+
+    @property
     def _empty(self) -> int:
         """The named barrier of the first stage that is empty; those of full stages come before."""
         return FULL + self.layout.stages
@@ -156,13 +174,16 @@ class WarpgroupPrinter(ScanPrinter):
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
         turn = f"{at} += {step}, {_next(stages)}{', parity ^= stage == 0' if arrived else ''}"
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
+            core.scalars.bind(body(op).arguments[0], at)
+            self._print(core.of_groups.leading)
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
             core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
-            core.scalars.bind(body(op).arguments[0], at)
             self.block(body(op))
             core.await_all()
+            if core.of_groups.in_place:
+                core.writer.line("attn::fence_proxy_async();")
             # All products that read the stage are done: those that copy may fill it.
             core.writer.line(f"attn::named_arrive({self._empty} + stage, {threads});")
             self._assign([(argument, value) for _, argument, value, _ in carried(op)])

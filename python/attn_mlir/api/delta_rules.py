@@ -16,7 +16,7 @@ from attn_mlir.api.linear_inputs import check_flags
 from attn_mlir.api.recurrence_inputs import check, described, sizes_of, with_state
 from attn_mlir.api.unit_rows import row_squares, unit_rows
 from attn_mlir.errors import ArgumentError
-from attn_mlir.frontend.vocabulary import rsqrt
+from attn_mlir.frontend.linear import of_own_heads
 from attn_mlir.runtime.row_values import score_of
 
 EPSILON = 1e-6
@@ -179,25 +179,43 @@ def _unit_query(q: Tensor, scale: float | None, device: str | torch.device | Non
     return _unit(q, device), scale
 
 
-def _lengths(q: Tensor, k: Tensor, v: Tensor, g: Tensor, device: str | torch.device | None) -> dict[str, Any] | None:
-    """Mods that divide rows of q and k by their length: numbers of rows, which cost no pass over memory.
+def _lengths(
+    qkv: tuple[Tensor, Tensor, Tensor], g: Tensor | None, beta: Tensor, device: str | torch.device | None, packed: bool
+) -> dict[str, Any] | None:
+    """Options of `linear_attention` that divide rows of q and k by their length: numbers of rows, which cost no pass over memory.
 
-    None where PyTorch divides, where heads share a q or k, which would be divided for each of them, and where channels have no decays
-    of their own: the scan itself would need these numbers, and shared memory does not suffice for them beside three chunks.
+    None where PyTorch divides; where channels have decays and heads share a q or k, which would be divided for each of them; and, where
+    channels have none, of packed sequences and in float16, whose range the numbers that multiply v may leave.
     """
-    if g.dim() != 4 or not q.shape[2] == k.shape[2] == v.shape[2]:
+    q, k, v = qkv
+    channels = g is not None and g.dim() == 4
+    if not q.shape[2] == k.shape[2] == v.shape[2] if channels else packed or not q.dtype == k.dtype == v.dtype == torch.bfloat16:
         return None
-    of_q, of_k = row_squares(q, device), row_squares(k, device)
-    if of_q is None or of_k is None:
+    if 0 in (q.shape[2], k.shape[2]) or v.shape[2] % k.shape[2]:
         return None
+    squares = row_squares(q, k, device)
+    if squares is None:
+        return None
+    of_q, of_k = squares
 
     def q_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * rsqrt(of_q[b, h, t] + 1e-6)
+        return x * (of_q[b, h, t] + 1e-6) ** -0.5
 
     def k_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * rsqrt(of_k[b, h, t] + 1e-6)
+        return x * (of_k[b, h, t] + 1e-6) ** -0.5
 
-    return {"q_mod": q_mod, "k_mod": k_mod}
+    if channels:
+        return {"q_mod": q_mod, "k_mod": k_mod}
+    shared = v.shape[2] // k.shape[2]
+
+    def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
+        return x * (beta[b, t, h] * (of_k[b, h // int(shared), t] + 1e-6) ** -0.5)
+
+    def erase_mod(share: Any, b: Any, h: Any, t: Any) -> Any:
+        return share / (of_k[b, h // int(shared), t] + 1e-6)
+
+    # The state takes up k (v_t / |k| - beta / |k|^2 k . S), which is that of the unit key; no k is written again, or rounded twice.
+    return {"q_mod": of_own_heads(q_mod), "v_mod": v_mod, "erase_mod": erase_mod}
 
 
 def _run(
@@ -219,7 +237,8 @@ def _run(
     if normalise:
         tensors = [x for x in (q, k, v, g, beta, initial_state) if isinstance(x, Tensor)]
         needed = torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
-        lengths = None if needed or g is None else _lengths(q, k, v, g, options.get("device"))
+        packed = options.get("cu_seqlens") is not None
+        lengths = None if needed else _lengths((q, k, v), g, beta, options.get("device"), packed)
         if lengths is None:
             q, scale = _unit_query(q, scale, options.get("device"))
             k = _unit(k, options.get("device"))
@@ -229,6 +248,7 @@ def _run(
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * beta[b, t, h]
 
+    options.setdefault("v_mod", v_mod)
     state = initial_state.transpose(2, 3) if initial_state is not None and state_v_first else initial_state
-    o, final = with_state(q, k, v, g, scale, v_mod=v_mod, erase=beta, initial_state=state, **options)
+    o, final = with_state(q, k, v, g, scale, erase=beta, initial_state=state, **options)
     return o, final.transpose(2, 3) if final is not None and state_v_first else final

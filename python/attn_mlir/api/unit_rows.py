@@ -40,9 +40,10 @@ func.func @attention(%x: {rows}) -> ({rows}, tensor<?x?x?xf32>) {{
 """
 
 _SQUARES = """
-func.func @attention(%x: {rows}) -> tensor<?x?x?xf32> {{
-  %squares = "attn.row_dot"(%x, %x) : ({rows}, {rows}) -> tensor<?x?x?xf32>
-  return %squares : tensor<?x?x?xf32>
+func.func @attention(%q: {rows}, %k: {rows}) -> (tensor<?x?x?xf32>, tensor<?x?x?xf32>) {{
+  %of_q = "attn.row_dot"(%q, %q) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  %of_k = "attn.row_dot"(%k, %k) : ({rows}, {rows}) -> tensor<?x?x?xf32>
+  return %of_q, %of_k : tensor<?x?x?xf32>, tensor<?x?x?xf32>
 }}
 """
 
@@ -82,13 +83,17 @@ def unit_rows(x: Tensor, epsilon: float, device: str | torch.device | None, fact
     return _UnitRows.apply(x, epsilon, factor, kind)
 
 
-def row_squares(x: Tensor, device: str | torch.device | None) -> Tensor | None:
-    """Sums of squares of rows of [B, T, H, D], f32 [B, H, T], without a gradient. None where `unit_rows` gives None."""
-    kind = _kind(x, device)
-    if kind is None:
+def row_squares(q: Tensor, k: Tensor, device: str | torch.device | None) -> tuple[Tensor, Tensor] | None:
+    """Sums of squares of rows of q and k, [B, T, H, D] of the same D, as f32 [B, H, T], without a gradient, by one call of a program.
+
+    None where `unit_rows` gives None for one of them, or they are of two types or sizes.
+    """
+    kind = _kind(q, device)
+    if kind is None or _kind(k, device) != kind or q.dtype != k.dtype or q.shape[3] != k.shape[3]:
         return None
-    (squares,) = _program(_SQUARES, x.shape[3], x.dtype, 0.0, 1.0, kind).run([x.detach().transpose(1, 2)], "bshd")
-    return squares
+    program = _program(_SQUARES, q.shape[3], q.dtype, 0.0, 1.0, kind)
+    of_q, of_k = program.run([q.detach().transpose(1, 2), k.detach().transpose(1, 2)], "bshd")
+    return of_q, of_k
 
 
 def _kind(x: Tensor, device: str | torch.device | None) -> str | None:

@@ -35,6 +35,7 @@ _ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
 _CUSTOM = Parameter("custom_io", "int")
 _DECAY_PARAMETERS = (_DECAY, *_POSITION, _CHANNEL)
 _MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
+_OWN_HEADS = "attn_own_heads"
 INPUTS = ("decay", "initial_state", "cu_seqlens", "erase", "erase_key", "removed_key")
 """What a linear attention may have besides q, k and v, in the order of its arguments."""
 
@@ -110,6 +111,7 @@ def trace_linear(definition: LinearDefinition, inputs: Inputs, device: Any = Non
         pieces.append(_erase_piece(state, definition, given, rebind))
     read = used_captures(pieces, state.captures, state.specialised)
     captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
+    own = ("q",) if getattr(definition.q_mod, _OWN_HEADS, False) else ()
     text, located = _emit(definition, inputs, pieces, captures, state, channels)
     return Traced(
         text,
@@ -118,13 +120,15 @@ def trace_linear(definition: LinearDefinition, inputs: Inputs, device: Any = Non
         ("final_state",) if definition.final_state else (),
         tuple(state.specialised.items()),
         tuple(state.nonzero - set(state.specialised)),
-        extents(pieces, LINEAR_SIZES),
+        extents([piece for piece in pieces if piece.name[0] not in own], LINEAR_SIZES),
         state.reusable,
         tape=state.tape(captures),
         decisions=tuple(state.decisions.values()),
         linear=tuple(given),
         segment=definition.segment,
-        by_head=tuple(piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece)),
+        by_head=tuple(
+            piece.name[0] for piece in pieces if piece.name in ("query", "key") and _reads_head(piece) and piece.name[0] not in own
+        ),
     )
 
 
@@ -140,6 +144,12 @@ def _inputs(definition: LinearDefinition, score: str, channels: bool, element: s
         "removed_key": (element, 4 if definition.removed_key else 0),
     }
     return {name: Captured(("input", name), name, CaptureKind.TENSOR, element, rank) for name, (element, rank) in found.items() if rank}
+
+
+def of_own_heads(q_mod: Function) -> Function:
+    """Marks a `q_mod` whose h is the head of q, not that of o: where heads share a q, nothing is repeated for it."""
+    setattr(q_mod, _OWN_HEADS, True)
+    return q_mod
 
 
 def _is_changed(definition: LinearDefinition, name: str, role: str) -> bool:
