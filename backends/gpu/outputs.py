@@ -79,7 +79,12 @@ def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: tor
             f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
-    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
+    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs, cleared=is_cleared(unit))
+
+
+def is_cleared(unit: GpuKernel) -> bool:
+    """Whether a kernel adds sums over keys to zeros; else the first program that has some stores them (`hopper.pairs_claims`)."""
+    return not unit.schedule.get("claims")
 
 
 def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:

@@ -37,8 +37,8 @@ def check_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Mapping[st
     reason = ""
     if fields.get("order", "dynamic") != "dynamic":
         reason = 'programs that are drawn (order = "dynamic")'
-    elif fields.get("deterministic") or fields.get("reduction_warps"):
-        reason = "additions in no fixed order, by threads that compute (deterministic, reduction_warps)"
+    elif fields.get("deterministic"):
+        reason = "additions in no fixed order (deterministic)"
     elif kernel.states or kernel.scatters or layout.words or layout.windows or layout.bands:
         reason = "no dropout, no gradients of captured tensors that are carried over queries, and no captured windows"
     elif not _are_even(kernel):
