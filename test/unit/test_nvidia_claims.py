@@ -1,4 +1,4 @@
-"""Backward passes on Hopper whose first program that adds to a block of queries stores its sums (dQ): when, how, and that they are right."""
+"""Backward passes on Hopper whose first program for a block of queries stores its sums (dQ): when, how, and that they are right."""
 
 import pytest
 import torch

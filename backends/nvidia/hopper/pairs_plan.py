@@ -42,6 +42,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
     if not find_all(kernel, "tile.accumulate", "tile.scatter_add"):
         choices = {**choices, "deterministic": 0}  # each sum has one writer
+    if choices.get(CLAIMS):
+        choices = {"reduction_warps": 1, **choices}
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
