@@ -284,8 +284,8 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
 def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
     """The driver's own arguments: for "pairs" the keys of a chunk, then memory of its own."""
     more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" and not unit.kernel.lengths else []
-    words, zeros = own_words(unit, [shapes[number] for number in step.operands])
-    return (*more, workspace.take((words,), torch.int32, zeros=zeros / words)) if words else tuple(more)
+    own = own_words(unit, [shapes[number] for number in step.operands])
+    return (*more, *(workspace.take((words,), torch.int32, zeros=zeros / max(1, words)) for words, zeros in own))
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

@@ -226,17 +226,18 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
-  int64_t words = kernel.partial_words, zeros = 0;
+  int64_t semaphores = -1;
   if (kernel.semaphore_over >= 0) {
     const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
-    words = zeros = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+    semaphores = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
   }
-  if (kernel.semaphore_over >= 0 || words) {
+  for (const int64_t words : {semaphores, kernel.partial_words > 0 ? int64_t(kernel.partial_words) : -1}) {
+    if (words < 0) continue;
     arguments.emplace_back();
     Tensor &own = arguments.back().tensor;
     arguments.back().is_tensor = true, own.element = I32, own.rank = 1, own.shape[0] = words, own.strides[0] = 1;
     own.data = c.arena.take(4 * words);
-    clear(c, own.data, 4 * zeros);
+    if (words == semaphores) clear(c, own.data, 4 * words);
   }
   if (kernel.values < 0) launch(c, kernel, arguments);
   else launch_slices(c, kernel, arguments, step.operand_count);

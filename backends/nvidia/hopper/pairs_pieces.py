@@ -140,7 +140,7 @@ class Pieces:
             places.append((tile.name, 128 * vectors))
             vectors += tile.registers // 4
         meet = f"attn::named_sync({RESULTS} + warpgroup, 128);"
-        memory, numbers = core.arguments.partial_sums(), f"attn::load_shared_int4({self.at})"
+        memory, numbers = core.arguments.partial_sums(self.layout.claims), f"attn::load_shared_int4({self.at})"
 
         def place(worker: str) -> str:
             return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors} + threadIdx.x % 128"
