@@ -24,8 +24,9 @@ from attn_mlir.mlir import ir
 
 
 def own_words(unit: GpuKernel, operands: Sequence[Any]) -> list[tuple[int, int]]:
-    """Words (int32) of each piece of memory that a kernel has besides its arguments, and how many are zero; `operands` are the shapes of the
-    kernel's.
+    """Words (int32) of each piece of memory that a kernel has besides its arguments, and how many are zero.
+
+    `operands` are the shapes of the kernel's.
 
     Semaphores tell programs that add to the same sums whose turn it is, or whether there are any: `semaphore_parts` of them for
     `semaphore_rows` rows of a head. There are `partial_words` for sums of programs that thread blocks share.
