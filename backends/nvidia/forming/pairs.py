@@ -39,7 +39,8 @@ class PairsFormer(Former):
         self.keys = loops[0]
         fields = attributes.read(self.function, attributes.SCHEDULE)
         self.order = Order(self.function, self.keys) if fields.get("deterministic") else None
-        self.claims = Claims(self.function) if fields.get("claims") else None
+        # What the Hopper emitter's plan says of it is for kernels whose warps of the producer add.
+        self.claims = Claims(self.function) if fields.get("claims") and fields.get("emitter") == "warp" else None
         return super().form()
 
     def _schedule(self) -> ir.Attribute:
@@ -50,7 +51,8 @@ class PairsFormer(Former):
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
         own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
-        given = {name: value for name, value in fields.items() if name not in ("group", "join")}
+        others = ("group", "join", *(("claims",) if self.claims is None else ()))
+        given = {name: value for name, value in fields.items() if name not in others}
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 
     def _kind(self) -> str:

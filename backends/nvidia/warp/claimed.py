@@ -1,12 +1,23 @@
 """Schedules of backward kernels of the `warp` dialect whose first thread block at a block of queries stores its sums over keys."""
 
+import dataclasses
+
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD, sees_all_queries
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import semaphore_tensor
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+
+
+def without_claims(unit: GpuKernel) -> GpuKernel:
+    """A kernel that passes form by the schedule of another emitter, whose claims they leave out: its sums are added to zeros."""
+    if unit.schedule.get("emitter") == "warp" or FIELD not in unit.schedule:
+        return unit
+    left = {name: value for name, value in unit.schedule.items() if name != FIELD and not name.startswith("semaphore_")}
+    return dataclasses.replace(unit, schedule=left)
 
 
 def claimed(kernel: ir.Operation) -> Fields:
