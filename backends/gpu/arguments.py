@@ -128,12 +128,9 @@ class Arguments:
         """The address of the semaphores, int32 zeros after the kernel's own arguments: as many as its schedule says."""
         return self._add("semaphores", KernelParameter("pointer", len(self.values)), "int *__restrict__ semaphores")
 
-    def partial_sums(self, semaphores: bool = False) -> str:
-        """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says.
-
-        `semaphores`: whether the kernel has such, which come before.
-        """
-        return self._add("partial_sums", KernelParameter("pointer", len(self.values) + semaphores), "float4 *__restrict__ partial_sums")
+    def partial_sums(self) -> str:
+        """The address of memory for partial sums, after the kernel's own arguments: as many int32 words as its schedule says."""
+        return self._add("partial_sums", KernelParameter("pointer", len(self.values)), "float4 *__restrict__ partial_sums")
 
     def blocks(self) -> str:
         """How many blocks of rows the grid has."""

@@ -23,23 +23,20 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.mlir import ir
 
 
-def own_words(unit: GpuKernel, operands: Sequence[Any]) -> list[tuple[int, int]]:
-    """Words (int32) of each piece of memory that a kernel has besides its arguments, and how many are zero.
+def own_words(unit: GpuKernel, operands: Sequence[Any]) -> tuple[int, int]:
+    """Words (int32) of memory that a kernel has besides its arguments, and how many are zero; `operands` are the shapes of the kernel's.
 
-    `operands` are the shapes of the kernel's.
-
-    Semaphores tell programs that add to the same sums whose turn it is, or whether there are any: `semaphore_parts` of them for
-    `semaphore_rows` rows of a head. There are `partial_words` for sums of programs that thread blocks share.
+    Semaphores tell programs that add to the same sums whose turn it is: `semaphore_parts` of them for `semaphore_rows` rows of a head. Or
+    there are `partial_words` for sums of programs that thread blocks share.
     """
-    schedule, found = unit.schedule, list[tuple[int, int]]()
-    if "semaphore_rows" in schedule:
-        batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
-        packed = semaphore_blocks(unit, operands)
-        blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count
-        count = int(batch * heads * blocks * int(schedule["semaphore_parts"]))
-        found.append((count, count))
-    partial = int(schedule.get("partial_words", 0))
-    return [*found, *([(partial, 0)] if partial else [])]
+    schedule = unit.schedule
+    if "semaphore_rows" not in schedule:
+        return int(schedule.get("partial_words", 0)), 0
+    batch, heads, length = operands[int(schedule["semaphore_over"])][:3]
+    packed = semaphore_blocks(unit, operands)
+    blocks = -(-length // int(schedule["semaphore_rows"])) if packed is None else packed.count
+    count = int(batch * heads * blocks * int(schedule["semaphore_parts"]))
+    return count, count
 
 
 def semaphore_blocks(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBlocks | None:
@@ -61,12 +58,12 @@ def packed_semaphores(unit: GpuKernel, operands: Sequence[Any]) -> SemaphoreBloc
 
 def own_memory(unit: GpuKernel, operands: Sequence[Any]) -> list[torch.Tensor]:
     """This memory, where there is any, for the operands of a launch."""
-    found = []
-    for words, zeros in own_words(unit, _shapes(operands)):
-        made = empty(words, dtype=torch.int32, device=operands[unit.kernel.over].device)
-        made[:zeros].zero_()
-        found.append(made)
-    return found
+    words, zeros = own_words(unit, _shapes(operands))
+    if not words:
+        return []
+    made = empty(words, dtype=torch.int32, device=operands[unit.kernel.over].device)
+    made[:zeros].zero_()
+    return [made]
 
 
 WIDE_RESULTS = "attn.wide_results"

@@ -249,7 +249,7 @@ def chain(
         outputs = []
         for i, shape in enumerate(new.shapes):
             added, number = programs.get(unit.kernel.outputs[i], ()), first + i
-            zeros = bool(added) and (unit.kernel.outputs[i] == "scatter" or is_cleared(unit))
+            zeros = bool(added) and (unit.kernel.outputs[i] == "scatter" or is_cleared(unit, shape))
             place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(zeros))
             outputs.append(ChainValue(place, added, zeros))
         links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace), packed))
@@ -284,8 +284,8 @@ def _handed_on(host: Host, plan: RunPlan, inputs: Sequence[Any]) -> list[int]:
 def _more(unit: GpuKernel, step: HostStep, shapes: Sequence[Any], workspace: Workspace) -> tuple[int | WorkspacePart, ...]:
     """The driver's own arguments: for "pairs" the keys of a chunk, then memory of its own."""
     more: list[int | WorkspacePart] = [unit.kernel.block_q] if unit.kernel.grid == "pairs" and not unit.kernel.lengths else []
-    own = own_words(unit, [shapes[number] for number in step.operands])
-    return (*more, *(workspace.take((words,), torch.int32, zeros=zeros / max(1, words)) for words, zeros in own))
+    words, zeros = own_words(unit, [shapes[number] for number in step.operands])
+    return (*more, workspace.take((words,), torch.int32, zeros=zeros / words)) if words else tuple(more)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

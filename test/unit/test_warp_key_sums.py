@@ -56,6 +56,13 @@ def test_the_first_thread_block_stores(claiming: Whole) -> None:
     right_in_each(made, schedules_of(pairs_of(made)).values(), problem(300))
 
 
+@pytest.mark.parametrize("length", [200, 300])
+def test_up_to_a_number_of_queries(length: int) -> None:
+    """Heads of more queries are added to zeros, and nobody asks for their counters."""
+    made = program(pipeline.SCHEDULE, key_sums="warpgroup", more={**CLAIMS, "claims": 256})
+    right_in_each(made, [schedules_of(pairs_of(made))["sums 0 first, copies late"]], problem(length))
+
+
 def never_told(ops: Ops) -> None:
     """Of a store that is done nobody hears."""
     for op in ops["order_pass"]:

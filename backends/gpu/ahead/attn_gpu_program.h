@@ -217,7 +217,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
       }
       // Every block of columns writes all of its slot.
       if (kernel.grid != CHUNKS && count > 1) clear(c, first.data, count * first.bytes());
-      else if (kernel.grid != CHUNKS && output.cleared) fill(c, tensor, 0.0);
+      else if (kernel.grid != CHUNKS && tensor.shape[tensor.rank - 2] > output.stored) fill(c, tensor, 0.0);
       seen.tensor = seen_by(first, kernel.grid == CHUNKS ? slots : programs, slots, lead, count > 1 || kernel.grid == CHUNKS);
     }
     arguments.push_back(seen);
@@ -226,18 +226,17 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
     arguments.emplace_back();
     arguments.back().word = kernel.block_q, arguments.back().tensor.element = INDEX;
   }
-  int64_t semaphores = -1;
+  int64_t words = kernel.partial_words, zeros = 0;
   if (kernel.semaphore_over >= 0) {
     const int64_t *rows = arguments[size_t(kernel.semaphore_over)].tensor.shape;
-    semaphores = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
+    words = zeros = rows[0] * rows[1] * ceil_div(rows[2], kernel.semaphore_rows) * kernel.semaphore_parts;
   }
-  for (const int64_t words : {semaphores, kernel.partial_words > 0 ? int64_t(kernel.partial_words) : -1}) {
-    if (words < 0) continue;
+  if (kernel.semaphore_over >= 0 || words) {
     arguments.emplace_back();
     Tensor &own = arguments.back().tensor;
     arguments.back().is_tensor = true, own.element = I32, own.rank = 1, own.shape[0] = words, own.strides[0] = 1;
     own.data = c.arena.take(4 * words);
-    if (words == semaphores) clear(c, own.data, 4 * words);
+    clear(c, own.data, 4 * zeros);
   }
   if (kernel.values < 0) launch(c, kernel, arguments);
   else launch_slices(c, kernel, arguments, step.operand_count);

@@ -28,5 +28,5 @@ class Claims:
         heads, length = (memref.DimOp(over, build.index(n)).result for n in (1, 2))
         pair = arith.AddIOp(arith.MulIOp(batch, heads).result, head).result
         blocks = arith.CeilDivSIOp(length, build.index(self.rows)).result
-        index = arith.AddIOp(arith.MulIOp(pair, blocks).result, arith.DivUIOp(row, build.index(self.rows)).result).result
-        build.op("order_now", [counters, index], [index.type])
+        number = arith.AddIOp(arith.MulIOp(pair, blocks).result, arith.DivUIOp(row, build.index(self.rows)).result).result
+        build.op("order_now", [counters, number], [number.type])

@@ -37,8 +37,8 @@ def check_pieces(kernel: PairsKernel, layout: BackwardLayout, fields: Mapping[st
     reason = ""
     if fields.get("order", "dynamic") != "dynamic":
         reason = 'programs that are drawn (order = "dynamic")'
-    elif fields.get("deterministic"):
-        reason = "additions in no fixed order (deterministic)"
+    elif fields.get("deterministic") or fields.get("reduction_warps"):
+        reason = "additions in no fixed order, by threads that compute (deterministic, reduction_warps)"
     elif kernel.states or kernel.scatters or layout.words or layout.windows or layout.bands:
         reason = "no dropout, no gradients of captured tensors that are carried over queries, and no captured windows"
     elif not _are_even(kernel):
@@ -140,7 +140,7 @@ class Pieces:
             places.append((tile.name, 128 * vectors))
             vectors += tile.registers // 4
         meet = f"attn::named_sync({RESULTS} + warpgroup, 128);"
-        memory, numbers = core.arguments.partial_sums(self.layout.claims), f"attn::load_shared_int4({self.at})"
+        memory, numbers = core.arguments.partial_sums(), f"attn::load_shared_int4({self.at})"
 
         def place(worker: str) -> str:
             return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors} + threadIdx.x % 128"

@@ -180,10 +180,7 @@ class QuerySums:
 
     def follow(self, adds: list[ir.Operation]) -> None:
         """Keeps where this step's sums will be added."""
-        row, head = (self.core.value(list(adds[0].operands)[n]) for n in (6, 5))
-        if self.layout.reduction_warps and not self.layout.pieces:
-            row = "0"
-        # Beside pieces ptxas serialises products where it knows that a row is 0 or -1.
+        row, head = ("0", "0") if self.layout.reduction_warps else (self.core.value(list(adds[0].operands)[n]) for n in (6, 5))
         self.core.writer.line(f"{late.ROW} = {row};", *([] if self.layout.reduction_warps else [f"{late.HEAD} = {head};"]))
 
     def last(self, memory: dict[ir.Value, ir.Value]) -> None:

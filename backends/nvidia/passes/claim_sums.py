@@ -7,11 +7,12 @@ from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.passes.stage_stores import HeldSemaphores
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
-from attn_mlir.mlir import ir, scf
+from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker, walk
+from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 _STORED = 2
+"""What a counter is when there are sums."""
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class ClaimSums(Pass):
     queries: it stores the first sums, and adds others (`warp.claim`). It asks for the counter at the begin of an iteration, long before.
 
     That a store is done, it tells before the next tile is written, as then it mostly is: two numbers in shared memory tell which counter
-    is held. It comes after `warp-stage-stores`, where `claims` in `warp.schedule` is 1.
+    is held. It comes after `warp-stage-stores`, with `claims` in `warp.schedule`: 1, or up to how many queries of a head. Heads of
+    more are added to zeros, and nobody asks for their counters.
 
     A kernel stays as it is, with the reason in `warp.refused`, where sums leave in another way.
     """
@@ -33,8 +35,8 @@ class ClaimSums(Pass):
 
 
 def _claim(kernel: ir.Operation) -> None:
-    if said(kernel, "claims", "0") != "1":
-        raise Refused("nothing is stored first: no `claims` = 1 in `warp.schedule`")
+    if said(kernel, "claims", "0") == "0":
+        raise Refused("nothing is stored first: no `claims` in `warp.schedule`")
     roles = [role for role in find_all(kernel, "warp.role") if find_all(role, "warp.add_async", "warp.atomic_add")]
     adds = [op for role in roles for op in find_all(role, "warp.add_async")]
     if len(roles) != 1 or number(roles[0], "warpgroups") != 1 or not adds or find_all(roles[0], "warp.atomic_add"):
@@ -43,7 +45,7 @@ def _claim(kernel: ir.Operation) -> None:
     ends = [op.block for op in find_all(role, "warp.store_wait") if not ir.BoolAttr(op.attributes["read"]).value]
     semaphores = HeldSemaphores(role, found[0].now.operands[0])
     for each in found:
-        each.change(semaphores)
+        each.change(semaphores, int(said(kernel, "claims", "0")))
     for block in ends:
         with role.location, ir.InsertionPoint(block):
             semaphores.give()
@@ -69,12 +71,12 @@ class _Addition:
             raise Refused("an addition has no counter of its own, or its tile is written in another way")
         return cls(add, asked[0], waits[0])
 
-    def change(self, semaphores: HeldSemaphores) -> None:
-        """Asks first, claims, and stores or adds; tells before the next tile is written."""
-        self._ask_first()
+    def change(self, semaphores: HeldSemaphores, most: int) -> None:
+        """Asks first, claims, and stores or adds; tells before the next tile is written. `most`: queries of a head, 1 for any number."""
         counters, index = self.now.operands
+        now = self._ask_first(most)
         with self.add.location, ir.InsertionPoint(self.add):
-            first = build.op("claim", [counters, index, self.now.results[0]], [ir.IntegerType.get_signless(1)]).result
+            first = build.op("claim", [counters, index, now], [ir.IntegerType.get_signless(1)]).result
             branch = scf.IfOp(first, has_else=True)
             with ir.InsertionPoint(branch.then_block):
                 build.op("store_async", list(self.add.operands))
@@ -87,8 +89,8 @@ class _Addition:
         with self.wait.location, ir.InsertionPoint(self.wait):
             semaphores.give(done=False)
 
-    def _ask_first(self) -> None:
-        """Moves what asks for the counter, and the numbers that it needs, to the begin of its block."""
+    def _ask_first(self, most: int) -> ir.Value:
+        """Moves what asks for the counter, and the numbers that it needs, to the begin of its block. The counter, or that there are sums."""
         block, needed, todo = self.now.block, [self.now], list(self.now.operands)
         while todo:
             made = maker(todo.pop())
@@ -102,3 +104,16 @@ class _Addition:
                 op.move_before(first)
             else:
                 first = ops[ops.index(first) + 1]
+        if most == 1:
+            return self.now.results[0]
+        target = self.add.operands[1]
+        with self.now.location, ir.InsertionPoint(self.now):
+            length = memref.DimOp(target, build.index(ir.MemRefType(target.type).rank - 2)).result
+            few = arith.CmpIOp(arith.CmpIPredicate.sle, length, build.index(most)).result
+            branch = scf.IfOp(few, [self.now.results[0].type], has_else=True)
+            with ir.InsertionPoint(branch.then_block):
+                scf.YieldOp([clone_op(self.now, {}).results[0]])
+            with ir.InsertionPoint(branch.else_block):
+                scf.YieldOp([build.index(_STORED)])
+        self.now.erase()
+        return branch.results_[0]

@@ -20,9 +20,13 @@ def without_claims(unit: GpuKernel) -> GpuKernel:
     return dataclasses.replace(unit, schedule=left)
 
 
-def claimed(kernel: ir.Operation) -> Fields:
-    """What the schedule says of it: a counter for each block of queries. Empty where one may be seen by no keys, or nobody wants it."""
-    if not attributes.read(kernel, CHOICES).get(FIELD, 1):
+def claimed(kernel: ir.Operation, most: int = 1) -> Fields:
+    """What the schedule says of it: a counter for each block of queries. Empty where one may be seen by no keys, or nobody wants it.
+
+    `most`: of how many queries of a head at most, where nothing else is asked for; 1: of any number.
+    """
+    claims = int(attributes.read(kernel, CHOICES).get(FIELD, most))
+    if not claims:
         return {}
     try:
         found = read_kernel(kernel)
@@ -31,4 +35,4 @@ def claimed(kernel: ir.Operation) -> Fields:
     if not found.step_ops("tile.accumulate") or not sees_all_queries(found):
         return {}
     over = ir.BlockArgument(semaphore_tensor(found)).arg_number
-    return {FIELD: 1, "semaphore_over": over, "semaphore_rows": found.queries, "semaphore_parts": 1}
+    return {FIELD: claims, "semaphore_over": over, "semaphore_rows": found.queries, "semaphore_parts": 1}

@@ -72,7 +72,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if key in thresholds.WARP_APART and "join" not in asked:
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
-    for more in (claimed(kernel), {}) if key in thresholds.WARP_CLAIMS else ({},):
+    for more in (claimed(kernel, thresholds.WARP_CLAIMS[key]), {}) if key in thresholds.WARP_CLAIMS else ({},):
         try:
             print_ahead(kernel, made | more)
         except (Refused, UnsupportedError):

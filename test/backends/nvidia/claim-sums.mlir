@@ -58,7 +58,7 @@
 
 // -----
 
-// CHECK: warp.refused = {"warp-claim-sums" = "nothing is stored first: no `claims` = 1 in `warp.schedule`"}
+// CHECK: warp.refused = {"warp-claim-sums" = "nothing is stored first: no `claims` in `warp.schedule`"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
