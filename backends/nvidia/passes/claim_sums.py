@@ -90,7 +90,7 @@ class _Addition:
             semaphores.give(done=False)
 
     def _ask_first(self, most: int) -> ir.Value:
-        """Moves what asks for the counter, and the numbers that it needs, to the begin of its block. The counter, or that there are sums."""
+        """Moves what asks for the counter, and what it needs, to the begin of its block. What the counter is, or that there are sums."""
         block, needed, todo = self.now.block, [self.now], list(self.now.operands)
         while todo:
             made = maker(todo.pop())
