@@ -59,12 +59,13 @@ def test_others_add_to_zeros(name: str, choices: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("mask", ["causal", "full"])
 @pytest.mark.parametrize("lengths", [(1, 1), (17, 17), (127, 127), (1000, 1000), (3000, 3000), (700, 300), (300, 700)])
-def test_gradients(lengths: tuple[int, int], mask: str) -> None:
+@pytest.mark.parametrize("columns", [64, 128])
+def test_gradients(lengths: tuple[int, int], mask: str, columns: int) -> None:
     """Those of float64, whatever was in memory before; several times, as who comes first differs."""
-    drawn = draw(lengths, 128)
-    inputs = [x.requires_grad_() for x in drawn[:3]]
-    o = attn_mlir.attention(*inputs, mask_mod=masks.causal() if mask == "causal" else None)
+    drawn = draw(lengths, columns)
+    q, k, v = (x.requires_grad_() for x in drawn[:3])
+    o = attn_mlir.attention(q, k, v, mask_mod=masks.causal() if mask == "causal" else None)
     for _ in range(5):
         before = torch.full((drawn[0].numel() * 4,), torch.nan, device="cuda")
         del before
-        check_gradients(torch.autograd.grad(o, inputs, drawn[3], retain_graph=True), [x.detach() for x in drawn], mask)
+        check_gradients(torch.autograd.grad(o, (q, k, v), drawn[3], retain_graph=True), [x.detach() for x in drawn], mask)
