@@ -322,8 +322,8 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
 (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
-WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {("softmax masked", 64, 64, 128, 64): 1024}
-"""Of these, up to how many queries the first thread block at a block of them stores sums over keys: 1.06 at S 1024, 0.95 at S 4096."""
+WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {}
+"""Of these, up to how many queries the first thread block at a block of them stores sums over keys: none, 0.88 to 1.06 at 64 columns."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),
