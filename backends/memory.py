@@ -59,11 +59,13 @@ def allocate(
     programs: tuple[int, int, int],
     *,
     fresh: Callable[[torch.Tensor], torch.Tensor] | None = None,
+    cleared: bool = True,
 ) -> OutputMemory:
     """The memory of an output; `kind` as in `host.KernelGrid`, `order` is that of its memory.
 
     `slots`: how many there are along chunks, batch and heads, where `programs` are how many the kernel sees; one slot for all is seen with
     stride 0. Results are no views, so that they may be changed in place. `fresh` is given new memory before it is first written.
+    Sums in one place begin with zeros, or are not `cleared`: then the first program stores its own.
     """
     match kind:
         case "store":
@@ -72,7 +74,8 @@ def allocate(
             return OutputMemory(made, made)
         case "accumulate" if slots[0] == 1:
             made = empty_heads(shape, dtype, order, device)
-            made = (made if fresh is None else fresh(made)).zero_()
+            made = made if fresh is None else fresh(made)
+            made = made.zero_() if cleared else made
             return OutputMemory(made, made.expand(programs[0], *shape))
         case "accumulate":
             sizes = shape if order == "bhsd" else [shape["bhsd".index(letter)] for letter in order]

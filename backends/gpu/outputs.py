@@ -1,7 +1,7 @@
 """The memory that kernels for GPUs write to: results, sums in one place or in slots, rows that begin where a kernel needs them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from attn_mlir.errors import UnsupportedError
 _SLOT_BYTES = 1 << 30
 _NARROW = "narrow"
 """In the schedule of a kernel that adds tiles by TMA: "number:element" of outputs, see `hopper.pairs_tiles`."""
+_ANY = (1 << 31) - 1
 _FEW = 4
 """Terms of a sum in 16 bits."""
 
@@ -79,7 +80,18 @@ def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: tor
             f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
-    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs)
+    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs, cleared=is_cleared(unit, shape))
+
+
+def is_cleared(unit: GpuKernel, shape: Sequence[int]) -> bool:
+    """Whether a kernel adds sums over keys of this shape to zeros; else the first program that has some stores them."""
+    return len(shape) < 2 or shape[-2] > stored_rows(unit)
+
+
+def stored_rows(unit: GpuKernel) -> int:
+    """Queries up to which the first program stores sums over keys (`hopper.pairs_claims`); in the schedule 0 is none, 1 any number."""
+    claims = int(unit.schedule.get("claims", 0))
+    return _ANY if claims == 1 else claims
 
 
 def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor) -> torch.dtype:

@@ -20,7 +20,7 @@ SCHEDULE = (
     "warp-stage-rows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-claim-sums,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
@@ -38,6 +38,7 @@ _OF_HOPPER = (
     *("warp-stale-maximum", "warp-conditional-rescale", "warp-pipeline-tiles", "warp-tell-numbers"),
     *(
         "warp-specialize-sums",
+        "warp-claim-sums",
         "warp-scale-rows",
         "warp-order-products",
         "warp-pipeline-exchange",

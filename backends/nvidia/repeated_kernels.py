@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
+from attn_mlir.backends.gpu.outputs import is_cleared
 from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import cuda
@@ -37,6 +38,8 @@ class ChainValue:
 
     place: int | WorkspacePart
     programs: tuple[int, ...] = ()
+    cleared: bool = False
+    """Whether they add to zeros."""
 
     def seen(self, results: Sequence[torch.Tensor], memory: torch.Tensor) -> torch.Tensor:
         """As kernels take it."""
@@ -105,7 +108,7 @@ class Chain:
         left += [(own, -1, place.offset, place.nbytes) for own, place in stored if isinstance(place, WorkspacePart)]
         self._left = tuple(left)
         """What has rows of no sequence: lengths, an input; which result, -1: a part of the workspace; where in it, and bytes."""
-        added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.programs}
+        added = {made.place for link in links if isinstance(link, Link) for made in link.outputs if made.cleared}
         self._added = [(place, result.nbytes) for place, result in enumerate(results) if place in added]
         self._forms = [(tuple(result.shape), tuple(result.stride()), result.dtype) for result in results]
         self._memory = ((max(1, workspace.size),), (1,), torch.uint8)
@@ -246,8 +249,9 @@ def chain(
         outputs = []
         for i, shape in enumerate(new.shapes):
             added, number = programs.get(unit.kernel.outputs[i], ()), first + i
-            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(bool(added)))
-            outputs.append(ChainValue(place, added))
+            zeros = bool(added) and (unit.kernel.outputs[i] == "scatter" or is_cleared(unit, shape))
+            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(zeros))
+            outputs.append(ChainValue(place, added, zeros))
         links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace), packed))
         shapes += new.shapes
     found = Chain(links, results, workspace)

@@ -42,8 +42,7 @@ COPIED_PAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/servin
 WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
     1: (7, 240, 72), 2: (3, 224, 56), 3: (3, 160, 32), 4: (3, 112, 24),
 }  # fmt: skip
-"""Where warps of the producer widen 8 bits to 16, by the number of consumer warpgroups: how many do, registers of a consumer and of a
-producer thread."""
+"""Where warps of the producer widen 8 bits to 16, by consumer warpgroups: how many do, a consumer's and a producer's registers."""
 WIDENED_STAGES: Annotated[tuple[int, ...], Provenance("2026-11-27", "none", "docs/notes/fp8-hopper.md")] = (4, 3, 2)
 """Stages of bytes, for keys and values together: as many as there is room for."""
 WIDENED_QUERIES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 4096
@@ -64,9 +63,7 @@ HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_T
     "masked": 16,
     "masked 128": 32,
 }
-"""Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns.
-
-Narrow heads with a mask have a number of their own."""
+"""Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
 NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
 """Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
 SHARED_RECIPROCALS: Annotated[str, Provenance("2026-11-22", "H200", "commit 1a209c9a")] = "each"
@@ -106,6 +103,7 @@ spills two registers in the last step, which has fewer queries and comes once a 
 HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H200", "docs/notes/backward-sums.md")] = {(True, 64): 1}
 """Of these, steps of 16 columns of keys and of values that they hold in registers, which is what ptxas has left: with half as many more it
 serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
+_CLAIMED = Provenance("2026-11-28", "H100", "docs/notes/backward-claims.md")
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
@@ -324,6 +322,8 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
 (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
+WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {}
+"""Of these, up to how many queries the first thread block at a block of them stores sums over keys: none, 0.88 to 1.06 at 64 columns."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),
@@ -360,8 +360,7 @@ DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H200", "docs/
     "state": 3.4,
     "launches": 10.0,
 }
-"""Microseconds of 64 positions in a scan of a delta rule, and in the three scans of segments; of a state from segment to
-segment; of what else segments launch."""
+"""Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of a state between these; of other launches."""
 DELTA_KEYS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = (64, 128)
 """Columns of k of scans whose segments have programs of two warpgroups, as those of these times; the times are those of 128."""
 DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = 0.9
@@ -375,8 +374,7 @@ SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h
 
 _FIT = Provenance("2026-11-24", "H200", "docs/tuning.md, fitted to 246 schedules")
 OVERLAP: Annotated[dict[int, tuple[float, float]], _FIT] = {1: (1.0, 1.0), 2: (0.35, 0.3), 3: (0.3, 0.05), 4: (0.6, 0.1)}
-"""The part of the shorter of matrix and vector work that is not hidden behind the longer one, by consumer warpgroups: where matrix work
-is longer, and where vector work is."""
+"""The part of the shorter work that the longer one does not hide, by consumer warpgroups: where that is of matrices, and of vectors."""
 PAIR_OVERLAP: Annotated[float, Provenance("2026-11-21", "H200", "docs/tuning.md")] = 0.9
 """The same in kernels of pairs, whose products depend on each other."""
 ONE_STAGE: Annotated[float, _FIT] = 1.4

@@ -186,7 +186,10 @@ class CopyWaitOp(Warp.Operation, name="copy_wait"):
 
 
 class StoreAsyncOp(Warp.Operation, name="store_async"):
-    """A tile in shared memory goes to rows from `row` on of `target[batch, head]` (TMA); rows past the end do not."""
+    """A tile in shared memory goes to rows from `row` on of `target[batch, head]` (TMA); rows past the end do not.
+
+    Of a target in slots, [slots, B, H, S, D], it is the first one.
+    """
 
     source: ext.Operand[Any]
     target: ext.Operand[Any]
@@ -196,7 +199,8 @@ class StoreAsyncOp(Warp.Operation, name="store_async"):
     column: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
-        return _checks_tile(self, self.target.type, self.source.type, is_shared(self.source.type, 2)) and _checks_elected(self)
+        fits = is_shared(self.source.type, 2)
+        return _checks_tile(self, self.target.type, self.source.type, fits, (4, 5)) and _checks_elected(self)
 
 
 class AddAsyncOp(Warp.Operation, name="add_async"):

@@ -95,7 +95,37 @@ class OrderPassOp(Warp.Operation, name="order_pass"):
         return _checks_counters(self) and check(self, inside(self, "warp.elect"), "is for one thread: it stands in 'warp.elect'")
 
 
-def _checks_counters(op: OrderWaitOp | OrderPassOp) -> bool:
+class OrderNowOp(Warp.Operation, name="order_now"):
+    """The number that `counters[index]`, in global memory, has: what was done before another thread block set it comes before.
+
+    `warp.claim` asks again, if it is not 2: so it may be asked for long before.
+    """
+
+    counters: ext.Operand[Any]
+    index: ext.Operand[ir.IndexType]
+    result: ext.Result[ir.IndexType[()]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        return _checks_counters(self)
+
+
+class ClaimOp(Warp.Operation, name="claim"):
+    """Whether this thread block is the first one at `counters[index]`, which is 0 then, and becomes 1: it stores, where others add.
+
+    Others wait until the counter is 2, which the first one sets when its store is done (`warp.order_pass`): that comes before. Who finds
+    that it is (`now`, of `warp.order_now`) neither asks nor waits. Between the two, the first one waits for nobody.
+    """
+
+    counters: ext.Operand[Any]
+    index: ext.Operand[ir.IndexType]
+    now: ext.Operand[ir.IndexType]
+    result: ext.Result[ir.IntegerType[1]] = ext.infer_result()
+
+    def verify_invariants(self) -> bool:
+        return _checks_counters(self) and check(self, inside(self, "warp.elect"), "is for one thread: it stands in 'warp.elect'")
+
+
+def _checks_counters(op: OrderWaitOp | OrderPassOp | OrderNowOp | ClaimOp) -> bool:
     """Counters are integers in global memory."""
     type_ = op.counters.type
     return check(op, is_global(type_, 1) and str(type_.element_type) == "i32", f"counts in a memref<?xi32> of global memory, got {type_}")

@@ -89,9 +89,11 @@ STAGES = {
 """Pipelines behind `tile-schedule` and an adverse order of warpgroups; each of the passes ends one."""
 
 
-def program(passes: str, deterministic: bool = False, key_sums: str = "consumers", dim: int = 64) -> EmulatedLaunchPlan:
+def program(
+    passes: str, deterministic: bool = False, key_sums: str = "consumers", dim: int = 64, more: Fields | None = None
+) -> EmulatedLaunchPlan:
     """The backward pass of causal attention, whose kernel over pairs these passes form; `key_sums`: who makes sums over keys."""
-    choices: Fields = {"arch": "sm_90a", "key_sums": key_sums, **({"deterministic": 1} if deterministic else {})}
+    choices: Fields = {"arch": "sm_90a", "key_sums": key_sums, **({"deterministic": 1} if deterministic else {}), **(more or {})}
     call = attn_mlir.Attention(**CAUSAL)
     call.__dict__.update(_last=Inputs("f16", dim, dim), _form=None)
     prepared = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))

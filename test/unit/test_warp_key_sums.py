@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 import torch
 
+from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.emulation import kernel
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
@@ -36,6 +37,52 @@ def test_behind_each_pass(stage: str) -> None:
     passes, name = STAGES[stage]
     made = program(passes, key_sums="auto")
     right_in_each(made, [schedules_of(pairs_of(made))[name]], problem(200))
+
+
+CLAIMS: Fields = {"emitter": "warp", "claims": 1, "block_q": 128, "block_kv": 64}
+
+
+@pytest.fixture(scope="module")
+def claiming() -> Whole:
+    """The same whose first thread block at a block of queries stores its sums."""
+    return of_pairs(program(pipeline.SCHEDULE, key_sums="warpgroup", more=CLAIMS))
+
+
+def test_the_first_thread_block_stores(claiming: Whole) -> None:
+    """Nothing is added to what was in memory before: results are right in every schedule, whoever comes first."""
+    made, _, _ = claiming
+    with pairs_of(made).context:
+        assert len(find_all(pairs_of(made), "warp.claim")) == len(find_all(pairs_of(made), "warp.order_now")) == 3
+    right_in_each(made, schedules_of(pairs_of(made)).values(), problem(300))
+
+
+@pytest.mark.parametrize("length", [200, 300])
+def test_up_to_a_number_of_queries(length: int) -> None:
+    """Heads of more queries are added to zeros, and nobody asks for their counters."""
+    made = program(pipeline.SCHEDULE, key_sums="warpgroup", more={**CLAIMS, "claims": 256})
+    right_in_each(made, [schedules_of(pairs_of(made))["sums 0 first, copies late"]], problem(length))
+
+
+def never_told(ops: Ops) -> None:
+    """Of a store that is done nobody hears."""
+    for op in ops["order_pass"]:
+        op.erase()
+
+
+def told_at_once(ops: Ops) -> None:
+    """Of a store all hear before it is done."""
+    for op in ops["store_wait"]:
+        if not ir.BoolAttr(op.attributes["read"]).value:
+            op.attributes["read"] = ir.BoolAttr.get(True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "plant"),
+    [("deadlock", never_told), ("added before written", told_at_once)],
+    ids=["never told", "told at once"],
+)
+def test_faults_of_claims_are_found(claiming: Whole, kinds: str, plant: Callable[[Ops], None]) -> None:
+    find(claiming, kinds, plant)
 
 
 @pytest.fixture(scope="module")

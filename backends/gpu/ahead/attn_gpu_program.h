@@ -217,7 +217,7 @@ inline void launch_step(Context &c, const Step &step, const Value *values, Tenso
       }
       // Every block of columns writes all of its slot.
       if (kernel.grid != CHUNKS && count > 1) clear(c, first.data, count * first.bytes());
-      else if (kernel.grid != CHUNKS) fill(c, tensor, 0.0);
+      else if (kernel.grid != CHUNKS && (!output.stored || tensor.shape[tensor.rank - 2] > output.stored)) fill(c, tensor, 0.0);
       seen.tensor = seen_by(first, kernel.grid == CHUNKS ? slots : programs, slots, lead, count > 1 || kernel.grid == CHUNKS);
     }
     arguments.push_back(seen);

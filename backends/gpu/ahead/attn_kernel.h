@@ -20,6 +20,7 @@ struct Output {
   Kind kind;
   bool slots;        // programs add to slots of their own, which are added up in order
   bool disjoint[3];  // by chunk, head and batch
+  int64_t stored;    // rows up to which the first program stores its sums, and others add; else all add to zeros
 };
 
 // What the grid runs over: blocks of rows, chunks of keys, or blocks of a state's columns.

@@ -6,6 +6,7 @@ from attn_mlir.backends.ahead.tables import bools, grid_of, steps_table
 from attn_mlir.backends.gpu.attributes import LAUNCH_COLUMNS, LAUNCH_VALUES
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.gpu.outputs import stored_rows
 from attn_mlir.backends.gpu.slices import is_sliced
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.errors import UnsupportedError
@@ -69,7 +70,8 @@ def _output(unit: GpuKernel, i: int) -> str:
     kind = unit.kernel.outputs[i]
     slots = unit.schedule.get("sums") == "slots" or (kind == "scatter" and bool(unit.schedule.get("deterministic")))
     disjoint = unit.kernel.disjoint[i] if kind == "scatter" else (False, True, True)
-    return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {bools(disjoint)}}}"
+    stored = stored_rows(unit) if kind == "accumulate" else 0
+    return f"{{attn::{kind.upper()}, {_bool(slots and kind != 'store')}, {bools(disjoint)}, {stored}}}"
 
 
 def _bool(value: bool) -> str:

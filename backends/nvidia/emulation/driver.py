@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.emulation import CHIPS, EMULATED, choices_of
 from attn_mlir.backends.nvidia.emulation.kernel import form, form_elements, form_tiles, is_by_element, is_of_delta
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
+from attn_mlir.backends.nvidia.warp.claimed import without_claims
 from attn_mlir.backends.program import OUTLINE, reported
 from attn_mlir.dialects import loaded
 from attn_mlir.mlir import ir
@@ -62,5 +63,5 @@ def _compile(source: str, name: str, prepare: str, choices: attributes.Fields) -
                 texts[name], code = form_tiles(function) if is_of_delta(function) else form(function)
             return code
 
-        units = read_units(module, host, emit)
+        units = {name: without_claims(unit) for name, unit in read_units(module, host, emit).items()}
     return EmulatedLaunchPlan(source, prepare, choices, host, units, texts)

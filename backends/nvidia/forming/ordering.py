@@ -58,11 +58,6 @@ class Order:
         if reason:
             raise Refused(reason)
 
-    @property
-    def counters(self) -> ir.Type:
-        """The type of the kernel's argument that holds the counters."""
-        return ir.Type.parse("memref<?xi32>", self.function.context)
-
     def allocate(self, warpgroups: int) -> None:
         """Numbers in shared memory for each warpgroup, which its thread that waits keeps: so no registers hold them meanwhile."""
         type_ = build.shared_type([warpgroups, 3], ir.IntegerType.get_signless(32), 0)

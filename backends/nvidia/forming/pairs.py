@@ -7,6 +7,7 @@ from typing import ClassVar
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
+from attn_mlir.backends.nvidia.forming.claims import Claims
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
@@ -36,7 +37,10 @@ class PairsFormer(Former):
         if len(loops) != 1 or list(loops[0].results):
             raise Refused("a kernel over pairs has one loop over the blocks of keys of a chunk")
         self.keys = loops[0]
-        self.order = Order(self.function, self.keys) if attributes.read(self.function, attributes.SCHEDULE).get("deterministic") else None
+        fields = attributes.read(self.function, attributes.SCHEDULE)
+        self.order = Order(self.function, self.keys) if fields.get("deterministic") else None
+        # What the Hopper emitter's plan says of it is for kernels whose warps of the producer add.
+        self.claims = Claims(self.function) if fields.get("claims") and fields.get("emitter") == "warp" else None
         return super().form()
 
     def _schedule(self) -> ir.Attribute:
@@ -47,7 +51,8 @@ class PairsFormer(Former):
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
         own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
-        given = {name: value for name, value in fields.items() if name not in ("group", "join")}
+        others = ("group", "join", *(("claims",) if self.claims is None else ()))
+        given = {name: value for name, value in fields.items() if name not in others}
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 
     def _kind(self) -> str:
@@ -60,7 +65,7 @@ class PairsFormer(Former):
         return " ".join(word for word, said in (("masked", masked), ("wide", wide)) if said)
 
     def _own_arguments(self) -> list[ir.Type]:
-        return [] if self.order is None else [self.order.counters]
+        return [] if self.order is None and self.claims is None else [ir.Type.parse("memref<?xi32>", self.function.context)]
 
     def _make_rings(self) -> None:
         """Also the buffers by which warpgroups exchange weights, one for those of each type, and the chunk, which is one block."""
@@ -165,6 +170,9 @@ class PairsFormer(Former):
         _, keys, target, _, batch, head, row, _ = op.operands
         buffer, stage, *_ = self.loaded[keys].memory.owner.operation.operands
         zero, ordered = build.index(0), self._ordered(op, places)
+        if self.claims is not None:
+            over = self.known[self.function.regions[0].blocks[0].arguments[self.claims.over]]
+            self.claims.look(self.own[0], over, [self._value(value) for value in (batch, head, row)])
         of_all, of_each = (nullcontext(), ordered) if len(places) == 1 or self.order is None else (ordered, nullcontext())
         with of_all:
             for first, column in places:

@@ -119,6 +119,25 @@ ATTN_DEVICE int semaphore_now(const int *semaphore) {
   asm volatile("ld.relaxed.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
   return now;
 }
+// The same, behind which comes all that was done before it was written.
+ATTN_DEVICE int semaphore_seen(const int *semaphore) {
+  int now;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
+  return now;
+}
+// Makes a counter that is 0 1, and gives what it was.
+ATTN_DEVICE int claim(int *semaphore) {
+  int now;
+  asm volatile("atom.acquire.gpu.global.cas.b32 %0, [%1], 0, 1;" : "=r"(now) : "l"(semaphore) : "memory");
+  return now;
+}
+// Whether this thread block is the first one at a counter, which had been `now`; else waits until the first one has stored.
+ATTN_DEVICE bool claim_first(int *semaphore, int now) {
+  if (now == 2) return false;
+  now = claim(semaphore);
+  if (now == 1) semaphore_wait(semaphore, 2);
+  return now == 0;
+}
 // Lets program `number` go on; what this thread had added by TMA is done (`bulk_wait<0>`).
 ATTN_DEVICE void semaphore_pass(int *semaphore, int number) {
   asm volatile("fence.proxy.async.global;\nfence.acq_rel.gpu;\nst.relaxed.gpu.global.s32 [%0], %1;" ::"l"(semaphore), "r"(number) : "memory");

@@ -13,6 +13,8 @@ from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
+from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
+from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, end_late
@@ -43,7 +45,7 @@ TRANSPOSED = "attn_chunks.cuh"
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
-    "left", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", ROW, HEAD,
+    "left", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
 )  # fmt: skip
 _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
@@ -64,6 +66,9 @@ class PairsPrinter:
         layout.reduction_warps = bool(layout.adds) and (self.ordered or bool(fields.get("reduction_warps", 0)))
         self.layout, self.kernel = layout, layout.kernel
         self.core = pairs_core(self.kernel)
+        layout.claims = bool(fields.get(CLAIMS))
+        if layout.claims:
+            check_claims(self.kernel, layout, self.ordered)
         waits = self.ordered and layout.reduction_warps
         order = str(fields.get("order", "dynamic" if waits else "tiles"))
         others = layout.adders

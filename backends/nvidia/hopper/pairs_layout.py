@@ -92,6 +92,8 @@ class BackwardLayout:
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self.late = False
         """Whether consumers make the sums over keys a step late (`pairs_late`)."""
+        self.claims = False
+        """Whether the first program that adds to a block of queries stores its sums (`pairs_claims`)."""
         self.descending = False
         """Whether steps go from the last queries of a block of keys to the first ones (`pairs_reduction`)."""
         self.early = False

@@ -9,6 +9,8 @@ from attn_mlir.backends.nvidia import narrow_windows
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
+from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
+from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_pay
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
@@ -40,6 +42,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
     if not find_all(kernel, "tile.accumulate", "tile.scatter_add"):
         choices = {**choices, "deterministic": 0}  # each sum has one writer
+    if choices.get(CLAIMS):
+        choices = {"reduction_warps": 1, **choices}
     try:
         layout = _layout_with_key_sums(kernel, target, choices) or _layout(kernel, target, choices)
         if choices.get("key_sums", "auto") == "auto" and not layout.key_sums:
@@ -73,9 +77,14 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields |= programs_together(layout, choices, (masked, ordered, descends))
     if choices.get("deterministic"):
         # Sums over keys are added in a fixed order, for which each block of queries and warpgroup has a semaphore.
-        over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
-        fields |= {"deterministic": 1, "semaphore_over": over}
-        fields |= {"semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.semaphores}
+        fields |= {"deterministic": 1, **_semaphores(kernel, layout)}
+    layout.reduction_warps = bool(layout.adds) and bool(fields["reduction_warps"])
+    if choices.get(CLAIMS, claims_pay(layout.kernel, layout, ordered)):
+        try:
+            check_claims(layout.kernel, layout, ordered)
+        except UnsupportedError as error:
+            return Refusal.of(error)
+        fields |= {CLAIMS: 1, **_semaphores(kernel, layout)}
     try:
         return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
     except UnsupportedError as error:
@@ -86,6 +95,12 @@ def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> 
     """The source of a kernel of pairs, and how to launch it. Raises UnsupportedError for what it cannot print."""
     layout = _layout(kernel, target, schedule)
     return PairsPrinter(layout, schedule).code()
+
+
+def _semaphores(kernel: ir.Operation, layout: BackwardLayout) -> Fields:
+    """Those of a launch: one for each block of queries of a head and part of its sums that is added alone."""
+    over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
+    return {"semaphore_over": over, "semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.semaphores}
 
 
 def _to_the_last_query(layout: BackwardLayout, key: ir.Value) -> bool:

@@ -3,6 +3,7 @@
 from contextlib import nullcontext
 
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_claims import STORED, print_claim
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
 from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_semaphores
@@ -99,6 +100,11 @@ class ReductionPrinter(RolePrinter):
         core, layout = self.core, self.layout
         adds = {op.operands[2]: op for op in ops_of(block, "tile.accumulate") if op.operands[2] in layout.adds}
         op, semaphore = next(iter(adds.values())), "semaphore"
+        claims = self.layout.claims
+        if claims and first:
+            self._semaphore(op, block)
+            # Long before the sums are there, mostly.
+            core.writer.line(f"int seen = lane == 0 ? attn::semaphore_seen({semaphore}) : {STORED};")
         # Beside a warpgroup that makes sums, whose steps are short, a turn that is asked for early is asked for more often: slower.
         early = self._looks and first
         if early:
@@ -111,15 +117,31 @@ class ReductionPrinter(RolePrinter):
                 self._semaphore(op, block)
             if self.ordered and first and not early:
                 self._wait(op, block, semaphore)
-            for op in adds.values():
-                add_staged(core, layout, op, part)
+            if claims and first:
+                print_claim(core, semaphore)
+            self._send(list(adds.values()), part)
             core.writer.line("attn::bulk_commit();")
             # TMA has read the sums: the consumer may stage those of its next step there.
             core.writer.line("attn::bulk_wait_read<0>();", f"attn::barrier_arrive({added_barrier(layout)} + 8 * {part});")
             if self.ordered and last:
                 self._look(op, block, semaphore)
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {self._number} + 1);")
+            if claims and last:
+                with core.scope("if (seen == 0)"):
+                    core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass({semaphore}, {STORED});")
         core.writer.line("__syncwarp();")
+
+    def _send(self, adds: list[ir.Operation], part: str) -> None:
+        """Adds a part of the sums, or stores it where this program claimed the block of queries."""
+        core = self.core
+        if not self.layout.claims:
+            for op in adds:
+                add_staged(core, self.layout, op, part)
+            return
+        for condition, function in (("if (seen == 0)", "tma_store"), ("else", "tma_add")):
+            with core.scope(condition):
+                for op in adds:
+                    add_staged(core, self.layout, op, part, function=function)
 
     @property
     def _number(self) -> str:
@@ -185,8 +207,10 @@ class ReductionPrinter(RolePrinter):
         core.writer.line(f"if (!({last} || {self._bound} > {query}){known(number)}) attn::semaphore_wait({semaphore}, {number});")
 
 
-def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None) -> None:
-    """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA.
+def add_staged(
+    core: Core, layout: BackwardLayout, op: ir.Operation, part: str, late: tuple[str, str] | None = None, function: str = "tma_add"
+) -> None:
+    """Prints the additions of a warpgroup's part of the sums for a tensor, from shared memory by TMA, or stores (`function`).
 
     `late`: names of the row and head to which those of a step before belong.
     """
@@ -201,7 +225,7 @@ def add_staged(core: Core, layout: BackwardLayout, op: ir.Operation, part: str, 
             column = f"{first}" + ("" if split.by_rows else f" + {split.columns} * {part}")
             query = f"{place[0]} + 64 * {0 if split.transposed else part_block(layout, split, number, part)}"
             where = core.arguments.copied_at(target, query, place[1], place[2])
-            core.writer.line(f"attn::tma_add({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
+            core.writer.line(f"attn::{function}({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
 
 
 def stage_rows(core: Core, name: str, columns: int, address: str) -> None:

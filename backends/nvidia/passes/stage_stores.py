@@ -58,7 +58,7 @@ class StageStores(Pass):
             with role.location, ir.InsertionPoint(role), build.named("o_buffer"):
                 buffers[role, name] = build.op("alloc", results=[type_]).result
         firsts = {role: op for role, op in reversed(found) if _is_ordered(op)}
-        semaphores = {role: HeldSemaphores(role, op) for role, op in firsts.items()}
+        semaphores = {role: HeldSemaphores(role, _counters(op)) for role, op in firsts.items()}
         meetings, first = {}, STORES
         for role in dict.fromkeys(role for role, _ in found):
             meetings[role], first = first, first + number(role, "warpgroups")
@@ -88,13 +88,12 @@ def _leave_through(role: ir.Operation, op: ir.Operation, stage: GivenBack) -> No
 
 @dataclass
 class HeldSemaphores:
-    """The semaphores that the warpgroups of a role hold: of each, which counter, and the number that it gets."""
+    """The semaphores that the warpgroups of a role hold: of each, which of the `counters`, and the number that it gets."""
 
     role: ir.Operation
-    first: ir.Operation
+    counters: ir.Value
 
     def __post_init__(self) -> None:
-        self.counters = next(op for op in walk(_around(self.first)[0]) if op.name == "warp.order_wait").operands[0]
         self.warpgroup = self.role.regions[0].blocks[0].arguments[0]
         count = ir.IntegerAttr(self.role.attributes["warpgroups"]).value
         with self.role.location, ir.InsertionPoint(self.role), build.named("semaphores_held"):
@@ -108,17 +107,24 @@ class HeldSemaphores:
             whole = arith.IndexCastOp(ir.IntegerType.get_signless(32), value).result
             memref.StoreOp(whole, self.slots, [self.warpgroup, build.index(place)])
 
-    def give(self) -> None:
-        """Passes on the semaphore that is held, if any."""
+    def give(self, done: bool = True) -> None:
+        """Passes on the semaphore that is held, if any; waits before, where it is not known that what this thread sent is `done`."""
         index, number = (
             arith.IndexCastOp(ir.IndexType.get(), memref.LoadOp(self.slots, [self.warpgroup, build.index(place)]).result).result
             for place in (0, 1)
         )
         branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.ne, number, build.index(0)).result)
         with ir.InsertionPoint(branch.then_block):
+            if not done:
+                build.op("store_wait", pending=0, read=False)
             build.op("order_pass", [self.counters, index, number])
             self.hold(index, build.index(0))
             scf.YieldOp([])
+
+
+def _counters(op: ir.Operation) -> ir.Value:
+    """The counters of an ordered addition."""
+    return next(inner for inner in walk(_around(op)[0]) if inner.name == "warp.order_wait").operands[0]
 
 
 def _is_ordered(op: ir.Operation) -> bool:

@@ -11,9 +11,11 @@ from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
 from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
+from attn_mlir.backends.nvidia.passes.claim_sums import ClaimSums
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
+from attn_mlir.backends.nvidia.warp.claimed import claimed
 from attn_mlir.backends.nvidia.warp.source import kernel_code
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import UnsupportedError
@@ -55,6 +57,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
                 "'warp', asked for by name, adds sums over keys in no fixed order (deterministic, batch_invariant): leave the emitter open"
             )
         fields |= _counters(kernel)
+    elif fields.pop("claims", 0):
+        fields |= claimed(kernel)
     if narrow:
         fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer",) if name in choices}}
         if facts & {"lengths", "paged"}:
@@ -122,6 +126,7 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
         (refused,) = find_all(module.operation, "func.func")
         raise Refused("; ".join(reasons(refused).values()) or "it has no tiles")
     check_packed(kernels[0])
+    check_claims(kernels[0])
     return module, kernels[0]
 
 
@@ -130,6 +135,13 @@ def check_packed(kernel: ir.Operation) -> None:
     why = reasons(kernel).get(PackRows.name, "")
     if why and chosen(kernel, "pack", 0, 1) > 1:
         raise Refused(f"no heads of queries can be packed: {why}")
+
+
+def check_claims(kernel: ir.Operation) -> None:
+    """Raises Refused where the first thread block was to store sums, and adds them: nobody writes zeros before."""
+    if chosen(kernel, "claims", 0, 0) and not find_all(kernel, "warp.claim"):
+        why = reasons(kernel).get(ClaimSums.name, f"{ClaimSums.name} has not run")
+        raise Refused(f"no thread block stores the first sums over keys: {why}")
 
 
 def check_draws(kernel: ir.Operation) -> None:

@@ -7,6 +7,8 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
+from attn_mlir.backends.nvidia.warp.claimed import claimed
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -58,7 +60,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
         return fields
-    kept = {name: value for name, value in fields.items() if name in _READ or name.startswith(attributes.LAUNCH)}
+    kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
     if kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
     if "longer" in kept and key in thresholds.WARP_LONG:
@@ -70,11 +72,13 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if key in thresholds.WARP_APART and "join" not in asked:
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
-    try:
-        print_ahead(kernel, made)
-    except (Refused, UnsupportedError):
-        return fields
-    return made
+    for more in (claimed(kernel, thresholds.WARP_CLAIMS[key]), {}) if key in thresholds.WARP_CLAIMS else ({},):
+        try:
+            print_ahead(kernel, made | more)
+        except (Refused, UnsupportedError):
+            continue
+        return made | more
+    return fields
 
 
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:

@@ -36,3 +36,17 @@
 %i = ub.poison : index
 // expected-error @below {{'warp.order_pass' is for one thread: it stands in 'warp.elect'}}
 "warp.order_pass"(%m, %i, %i) : (memref<?xi32>, index, index) -> ()
+
+// -----
+
+%m = ub.poison : memref<?xi32>
+%i = ub.poison : index
+// expected-error @below {{'warp.claim' is for one thread: it stands in 'warp.elect'}}
+%f = "warp.claim"(%m, %i, %i) : (memref<?xi32>, index, index) -> i1
+
+// -----
+
+%m = ub.poison : memref<?xi64>
+%i = ub.poison : index
+// expected-error @below {{'warp.order_now' counts in a memref<?xi32> of global memory, got memref<?xi64>}}
+%n = "warp.order_now"(%m, %i) : (memref<?xi64>, index) -> index

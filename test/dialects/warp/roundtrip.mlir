@@ -65,6 +65,12 @@
     %rows = "warp.load"(%lse, %c0, %c0, %c0) : (memref<?x?x?xf32>, index, index, index) -> !rows
     // CHECK: "warp.order_wait"(%[[SEMAPHORE]]
     "warp.order_wait"(%semaphore, %c0, %c0) : (memref<?xi32>, index, index) -> ()
+    // CHECK: %[[NOW:.*]] = "warp.order_now"(%[[SEMAPHORE]], %{{.*}}) : (memref<?xi32>, index) -> index
+    %now = "warp.order_now"(%semaphore, %c0) : (memref<?xi32>, index) -> index
+    "warp.elect"() ({
+      // CHECK: "warp.claim"(%[[SEMAPHORE]], %{{.*}}, %[[NOW]]) : (memref<?xi32>, index, index) -> i1
+      %first = "warp.claim"(%semaphore, %c0, %now) : (memref<?xi32>, index, index) -> i1
+    }) : () -> ()
     // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
     "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) {ordered = true} : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
     // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()

@@ -7,6 +7,9 @@ from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Steps, Tensor, Warpgroup
 
+_STORED = 2
+"""What a counter is when the first sums are in memory."""
+
 
 def _mbarrier(machine: Machine, unit: Warpgroup, inst: Inst) -> list[list[Barrier]]:
     stages, arrivals = stages_and_arrivals(inst.types[0])
@@ -103,13 +106,39 @@ def _order_pass(machine: Machine, unit: Warpgroup, inst: Inst, counters: Tensor,
     counters.array[index] = number
 
 
+def _order_now(machine: Machine, unit: Warpgroup, inst: Inst, counters: Tensor, index: int) -> Steps:
+    yield
+    _checks_counter(inst, counters, index)
+    for warp in unit.active:
+        warp.clocks.join(machine.orders.get((counters.number, index), Clocks()))
+    return int(counters.array[index])
+
+
+def _claim(machine: Machine, unit: Warpgroup, inst: Inst, counters: Tensor, index: int, now: int) -> Steps:
+    yield
+    _checks_counter(inst, counters, index)
+    if now == _STORED:
+        return False
+    first = int(counters.array[index]) == 0
+    if first:
+        counters.array[index] = 1
+        return True
+    unit.why = lambda: f"waits for the first sums of counter {index}, which is {int(counters.array[index])}"
+    yield lambda: int(counters.array[index]) == _STORED
+    for warp in unit.active:
+        warp.clocks.join(machine.orders.get((counters.number, index), Clocks()))
+    return False
+
+
 RULES: dict[str, Rule] = {
     "warp.arrive": _arrive,
     "warp.arrive_expect": _arrive,
+    "warp.claim": _claim,
     "warp.fence_async": _fence_async,
     "warp.mbarrier": _mbarrier,
     "warp.named_arrive": _named_arrive,
     "warp.named_sync": _named_sync,
+    "warp.order_now": _order_now,
     "warp.order_pass": _order_pass,
     "warp.order_wait": _order_wait,
     "warp.stage": _stage,
