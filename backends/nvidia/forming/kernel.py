@@ -4,10 +4,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
+from attn_mlir.backends.gpu.attributes import read, write
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, occupancy_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
-from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
+from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
@@ -22,6 +23,7 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
+FACTS = "tile.kernel"
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -74,8 +76,6 @@ class Former:
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
         self.over = arguments[over]
         self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
-        if self.packed is not None and self.target.bulk_copies:
-            raise Refused("its sequences are packed, and copy engines take no views of them here")
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
@@ -101,11 +101,16 @@ class Former:
         attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
             attributes[SCHEDULE] = self._schedule()
+        if self.packed is not None:
+            # Views have descriptors of their own, and lengths bounds: printers read which arguments these are.
+            attributes[FACTS] = self.function.attributes[FACTS]
         return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
 
     def _schedule(self) -> ir.Attribute:
-        """What was chosen for the kernel, as later passes read it."""
-        return self.function.attributes[OF_TILES]
+        """What was chosen for the kernel, as later passes read it; lists of work begin with the longest tiles."""
+        if self.packed is None:
+            return self.function.attributes[OF_TILES]
+        return write({**read(self.function, OF_TILES), **LONGEST_FIRST})
 
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]
