@@ -236,6 +236,7 @@ def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
     return frozenset((each, *sizes) for sizes, listed in words.items() for each in listed.split(", "))
 
 
+_PACKED_ROWS = "softmax packed, softmax masked packed, softmax exact masked packed, quotient packed, quotient masked packed"
 WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "capped masked",
     (160, 160, 128, 80): "softmax, capped",
@@ -256,14 +257,15 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
-    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
+    (64, 64, 192, 128): f"{_PACKED_ROWS}, softmax exact packed, softmax, softmax masked, softmax exact, softmax exact masked, "
+                        "softmax window masked, softmax exact window masked, capped, "
+                        "quotient, quotient masked, rectified, rectified masked, "
                         "passes exact masked, softmax sums, softmax exact sums",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
     (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+    (128, 128, 128, 128): f"{_PACKED_ROWS}, softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                           "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
                           "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
                           "rectified, passes exact masked",
@@ -282,8 +284,9 @@ WARP_LONGER: Annotated[int, _BOTH] = 49152
 32768, 1.00 to 1.04 at 65536."""
 _NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
 WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
-    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
+    (64, 64, 192, 128): f"{_PACKED_ROWS}, softmax exact packed, softmax, softmax masked, softmax exact, softmax exact masked, "
+                        "softmax window masked",
+    (128, 128, 128, 128): f"{_PACKED_ROWS}, softmax, softmax masked, softmax window masked",
 })  # fmt: skip
 """Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
@@ -320,10 +323,11 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
     ("softmax documents", 64, 64, 128, 128),
     ("softmax documents masked", 64, 64, 128, 128), ("softmax documents masked", 128, 128, 128, 64),
     ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128), ("softmax window masked", 64, 64, 128, 64),
-})  # fmt: skip
+}) | _kinds({(64, 64, 128, 64): "softmax packed, softmax masked packed, sigmoid packed, sigmoid masked packed"})  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
-1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
-(0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
+1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05, packed sequences 1.04 to 1.15 of
+its blocks of 128 queries. Left out: all keys of 64 columns (0.94 to 1.00), packed ones of 128 (0.88 to 1.01), and a fixed order (0.60 to
+0.70)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),
