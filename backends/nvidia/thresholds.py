@@ -207,11 +207,8 @@ SYNCHRONOUS_NARROW: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/not
 
 SPILLED_BYTES: Annotated[int, Provenance("2026-11-23", "ptxas", "commit c23b11fa")] = 4
 """Bytes of spills, written and read back, for each register of a thread that are no sign of a slow kernel: half of them go to memory and
-come back.
-
-Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are within it: some
-registers wait in memory around the loop over keys, which the products hide.
-"""
+come back. Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are
+within it: some registers wait in memory around the loop over keys, which the products hide."""
 
 # ---- who makes a kernel (`blocks.py`, `warp/preferred.py`), and chunk scans of delta rules (`scans`)
 
@@ -236,7 +233,6 @@ def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
     return frozenset((each, *sizes) for sizes, listed in words.items() for each in listed.split(", "))
 
 
-_PACKED_ROWS = "softmax packed, softmax masked packed, softmax exact masked packed, quotient packed, quotient masked packed"
 WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "capped masked",
     (160, 160, 128, 80): "softmax, capped",
@@ -257,15 +253,14 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
-    (64, 64, 192, 128): f"{_PACKED_ROWS}, softmax exact packed, softmax, softmax masked, softmax exact, softmax exact masked, "
-                        "softmax window masked, softmax exact window masked, capped, "
-                        "quotient, quotient masked, rectified, rectified masked, "
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
                         "passes exact masked, softmax sums, softmax exact sums",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
     (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
-    (128, 128, 128, 128): f"{_PACKED_ROWS}, softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                           "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
                           "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
                           "rectified, passes exact masked",
@@ -284,9 +279,8 @@ WARP_LONGER: Annotated[int, _BOTH] = 49152
 32768, 1.00 to 1.04 at 65536."""
 _NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
 WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
-    (64, 64, 192, 128): f"{_PACKED_ROWS}, softmax exact packed, softmax, softmax masked, softmax exact, softmax exact masked, "
-                        "softmax window masked",
-    (128, 128, 128, 128): f"{_PACKED_ROWS}, softmax, softmax masked, softmax window masked",
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
 """Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
 1.02 to 1.09 under windows."""
@@ -318,16 +312,22 @@ NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], _NARROW] = {
     },
 }  # fmt: skip
 """By columns of q, k and v: forward passes with packed heads, and without; sums over keys and over queries of backward passes."""
-WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
-    ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
-    ("softmax documents", 64, 64, 128, 128),
-    ("softmax documents masked", 64, 64, 128, 128), ("softmax documents masked", 128, 128, 128, 64),
-    ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128), ("softmax window masked", 64, 64, 128, 64),
-}) | _kinds({(64, 64, 128, 64): "softmax packed, softmax masked packed, sigmoid packed, sigmoid masked packed"})  # fmt: skip
+WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
+    (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
+    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
+    (128, 128, 128, 64): "softmax documents masked",
+})  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
-1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05, packed sequences 1.04 to 1.15 of
-its blocks of 128 queries. Left out: all keys of 64 columns (0.94 to 1.00), packed ones of 128 (0.88 to 1.01), and a fixed order (0.60 to
-0.70)."""
+1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
+(0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
+_PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
+WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, quotient, quotient masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax exact masked, quotient, quotient masked",
+    (64, 64, 128, 64): "softmax, softmax masked, sigmoid, sigmoid masked",
+})  # fmt: skip
+"""Kernels on packed sequences that it makes: forward, with told numbers, 0.99 to 1.51 times as fast, backward 1.04 to 1.15. Left out:
+backward passes of 128 columns (0.88 to 1.01)."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),
@@ -336,10 +336,7 @@ SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27
 columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,
 and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Backward
 passes of 192 and 256 are two kernels (`nvidia-split-pairs`): one spilled 2860 bytes a thread at 192, and was not formed at 256."""
-SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
-    "rows": 1,
-    "pairs": 2,
-}
+SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md")] = {"rows": 1, "pairs": 2}
 """Products of rows that weights need there. Tangents have 3, and rows of second backward passes 5: in blocks of 64 rows they do not spill
 at up to 128 columns, and at 256 2900 bytes a thread; they have not been launched. Pairs of second backward passes spill 2500 bytes."""
 SYNCHRONOUS_WIDE: Annotated[int, Provenance("2026-11-27", "H200", "docs/notes/sm80-h100.md")] = 128

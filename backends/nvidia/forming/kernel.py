@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
-from attn_mlir.backends.gpu.attributes import read, write
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, occupancy_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
@@ -23,7 +23,6 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
-FACTS = "tile.kernel"
 _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
@@ -97,20 +96,17 @@ class Former:
         file, self.shared_bytes = self.target.share(occupancy_of(self.function, self.occupancy))
         self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
-        attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
-        attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
+        told: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
+        told |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
-            attributes[SCHEDULE] = self._schedule()
-        if self.packed is not None:
-            # Views have descriptors of their own, and lengths bounds: printers read which arguments these are.
-            attributes[FACTS] = self.function.attributes[FACTS]
-        return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
+            told[SCHEDULE] = self._schedule()
+        if self.packed is not None:  # printers ask which arguments are views, and which are lengths
+            told["tile.kernel"] = self.function.attributes["tile.kernel"]
+        return ir.Operation.create("warp.kernel", attributes=told, regions=1)
 
     def _schedule(self) -> ir.Attribute:
         """What was chosen for the kernel, as later passes read it; lists of work begin with the longest tiles."""
-        if self.packed is None:
-            return self.function.attributes[OF_TILES]
-        return write({**read(self.function, OF_TILES), **LONGEST_FIRST})
+        return attributes.write({**attributes.read(self.function, OF_TILES), **(LONGEST_FIRST if self.packed else {})})
 
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]

@@ -68,7 +68,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
-    if key in thresholds.WARP_TOLD and "tell" not in asked:
+    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD
+    if told and "tell" not in asked:
         kept["tell"] = 1
     if key in thresholds.WARP_APART and "join" not in asked:
         kept["join"] = 0
@@ -83,6 +84,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
+    known = thresholds.WARP_PACKED if _is_packed(kernel) else known
     return not fields.get("deterministic") and "windows" not in fields and key in known
 
 
@@ -104,7 +106,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
     blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`. "packed": of sequences whose queries are rows of views.
+    captured tensors: `_captured`. Queries of packed sequences are rows of views.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
@@ -130,7 +132,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     weight = _PASSES.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
     words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
-    words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else "", "packed" if "lengths" in facts else ""]
+    words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
 
 
@@ -203,7 +205,6 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     of_rows = len(floats - keys - {read.operands[0] for read in reads if not any(_places(read))})
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
-    packed = "lengths" in facts  # the last argument is a list of work, of others how many keys a program has
     limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
     window = limits == 2 and any(find_all(map_, "arith.ori") for map_ in maps)
     placed = any(find_all(map_, *_OF_POSITIONS) for map_ in maps)
@@ -224,9 +225,13 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         return None  # softcap before a relu; other masks of two sides
     normalised = _WEIGHTS.get(count) if of_rows == (3 if keys else 2) else "linear" if not count and of_rows == 1 else None
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else normalised
-    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps), "packed": packed}
+    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
     told = [weight, *(word for word, said in kinds.items() if said)]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
+
+
+def _is_packed(kernel: ir.Operation) -> bool:
+    return "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"])
 
 
 def _has_views(facts: dict[str, ir.Attribute]) -> bool:
