@@ -9,6 +9,7 @@ import torch
 
 from attn_mlir import attention_varlen, masks
 from attn_mlir.backends.nvidia import codegen, driver, pipeline
+from attn_mlir.backends.nvidia.emulation import driver as emulation
 from attn_mlir.backends.program import prepare_derivative
 from generated_code import complaints
 from program_texts import text_of
@@ -48,6 +49,15 @@ def test_sequences(dim: int, queries: Lengths, keys: Lengths, causal: bool, opti
     pairs = [(o, wanted), *zip(torch.autograd.grad(o, near, do), torch.autograd.grad(wanted, wide, do.double()), strict=True)]
     for mine, right in pairs:
         assert float((mine.double() - right).detach().norm()) <= 2e-3 * float(right.detach().norm())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_sequences_as_they_are_launched(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told numbers, tiles that are drawn, and, in blocks of 64 queries, sums over keys by a warpgroup of their own."""
+    chosen = {"arch": "sm_90a", "pieces": 0, "emitter": "warp", "order": "dynamic", "stages": 2, "tell": 1}
+    chosen |= {"block_q": 128, "block_kv": 64, "key_sums": "warpgroup"}
+    monkeypatch.setattr(emulation, "choices_of", lambda _: chosen)
+    test_sequences(64, (5, 130, 0, 300), (5, 130, 7, 300), causal, {})
 
 
 @pytest.mark.parametrize("function", ["", "bwd"])
