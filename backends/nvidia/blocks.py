@@ -165,7 +165,8 @@ def blocks_of_quotients(facts: NvidiaFacts) -> tuple[int, int] | None:
     """
     narrow = facts.grid == "pairs" and facts.head == facts.value == 64 and facts.bits == 16 and facts.products == 2
     known = facts.quotient or (facts.packed and facts.brief)
-    return thresholds.NARROW_PAIRS if narrow and known and (facts.placed or not facts.masked) else None
+    seen = facts.placed or not facts.masked or (facts.packed and facts.sided)
+    return thresholds.NARROW_PAIRS if narrow and known and seen else None
 
 
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
