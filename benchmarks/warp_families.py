@@ -139,6 +139,8 @@ class Case:
     element: str = "f16"
     group: int = 1
     """Heads of queries for each head of keys."""
+    packed: bool = False
+    """Whether it is of packed sequences (`warp_packed.py`)."""
 
     @property
     def columns(self) -> tuple[int, int]:
@@ -149,7 +151,20 @@ class Case:
     @property
     def name(self) -> str:
         """That of its files."""
-        return "-".join([self.family, self.dim, self.kind, self.element, self.way.translate(str.maketrans(":=,", "___"))])
+        way = self.way.translate(str.maketrans(":=,", "___"))
+        return "-".join([self.family, self.dim, self.kind, self.element, way, *(["packed"] if self.packed else [])])
+
+    def text(self) -> str:
+        """Its program."""
+        if self.packed:
+            from warp_packed import text_of
+
+            return text_of(self)
+        from attn_mlir.frontend.emit import Inputs
+
+        call = attn_mlir.Attention(**FAMILIES[self.family].written)
+        call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=None)
+        return call.ir()
 
 
 def _choices(way: str) -> dict[str, int | str]:
@@ -195,10 +210,7 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     """The host program and kernels of a case, and what is told of each kernel of products."""
     from attn_mlir.backends.nvidia import codegen, driver, pipeline
     from attn_mlir.backends.program import OUTLINE, prepare_derivative
-    from attn_mlir.frontend.emit import Inputs
 
-    call = attn_mlir.Attention(**FAMILIES[case.family].written)
-    call.__dict__.update(_last=Inputs(case.element, *case.columns), _form=None)
     kinds = {"forward": "fwd", "backward": "bwd", "tangent": "jvp"}
     form = ("attention", OUTLINE)
     if case.kind in kinds:
@@ -211,7 +223,7 @@ def lowered(case: Case) -> tuple[Any, Any, list[str]]:
     before = codegen.plan
     setattr(codegen, "plan", _planned(case.way, told))
     try:
-        host, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", **blocks})  # pyright: ignore[reportPrivateUsage]
+        host, units = driver._lower(case.text(), *form, {"arch": "sm_90a", **blocks})  # pyright: ignore[reportPrivateUsage]
     finally:
         setattr(codegen, "plan", before)
     return host, units, told

@@ -80,7 +80,7 @@ class IntegerRanges:
             case "memref.load" if _is_boundary(op):
                 return (0, POSITIONS)
             case "memref.load" if _is_item(op):
-                return (0, HEADS if self.of(op.operands[2]) == (0, 0) else POSITIONS)
+                return (0, HEADS if self.of(op.operands[2]) == (0, 0) and not _is_last(op) else POSITIONS)
         return type_bounds(value.type)
 
     def _argument(self, value: ir.Value) -> Bounds:
@@ -119,6 +119,11 @@ def _operands(value: ir.Value) -> list[ir.Value]:
     return [v for v in value.owner.operation.operands if isinstance(v.type, (ir.IntegerType, ir.IndexType))]
 
 
+def reads_work(op: ir.Operation) -> bool:
+    """Whether an op reads where a sequence of packed tensors lies, or an item of a list of work: nothing writes these."""
+    return op.name == "memref.load" and isinstance(op.operands[0].owner, ir.Block) and (_is_boundary(op) or _is_item(op))
+
+
 def _is_boundary(op: ir.Operation) -> bool:
     """Whether a `memref.load` reads where one of several sequences begins or ends, or how long it is."""
     memory, facts = op.operands[0], _facts_around(op)
@@ -129,9 +134,19 @@ def _is_boundary(op: ir.Operation) -> bool:
 
 
 def _is_item(op: ir.Operation) -> bool:
-    """Whether a `memref.load` reads the list of work of a kernel on packed tensors: the last argument."""
+    """Whether a `memref.load` reads the list of work of a kernel on packed tensors: the last argument but for counters."""
     memory = op.operands[0]
-    return "lengths" in _facts_around(op) and ir.BlockArgument(memory).arg_number == len(ir.BlockArgument(memory).owner.arguments) - 1
+    if "lengths" not in _facts_around(op):
+        return False
+    types = [argument.type for argument in ir.BlockArgument(memory).owner.arguments]
+    tables = [n for n, type_ in enumerate(types) if isinstance(type_, ir.MemRefType) and type_.rank == 2]
+    return ir.BlockArgument(memory).arg_number == tables[-1]
+
+
+def _is_last(op: ir.Operation) -> bool:
+    """Whether it reads the last row of a list of work, which tells how many items there are: its number is made of their count."""
+    row = op.operands[1].owner
+    return not isinstance(row, ir.Block) and row.operation.name == "arith.subi"
 
 
 def _facts_around(op: ir.Operation) -> ir.DictAttr | dict[str, ir.Attribute]:

@@ -15,6 +15,7 @@ _QUOTIENT = _BRIEF - {"tensor.extract"} | {"arith.negf", "arith.minimumf", "arit
 """Ops of pairs whose weights are quotients of exponentials: those of sigmoid."""
 _OF_HEAD = frozenset({"arith.cmpi", "arith.select", "arith.floordivsi", "tensor.extract"})
 """How a number of a batch entry and head is found, besides what multiplies scores."""
+_ADDRESS = frozenset({"arith.constant", "arith.addi", "arith.index_cast", "tensor.extract"})
 _COMPARED = frozenset({"arith.constant", "arith.addi", "arith.subi", "arith.cmpi", "tensor.dim", "attn.yield"})
 _WINDOW = frozenset({"arith.constant", "arith.subi", "arith.cmpi", "arith.andi", "arith.ori", "attn.yield"})
 _QUERY = 2
@@ -34,7 +35,7 @@ class NvidiaFacts:
     `brief`: all that pairs need beside products are values of their query, and few ops, or a row is softmax; `by_head`: a row is softmax,
     and scores are multiplied by what may depend on the head; `quotient`: nothing but
     a quotient of an exponential, as of sigmoid; `placed`: a mask compares positions and lengths; `windowed`: it
-    compares differences of positions with at most two bounds; `sided`: on both sides, and nothing else.
+    compares differences of positions with at most two bounds; `sided`: on both sides, and nothing else. `packed`: tensors hold sequences.
     """
 
     grid: str
@@ -55,6 +56,7 @@ class NvidiaFacts:
     placed: bool = False
     windowed: bool = False
     sided: bool = False
+    packed: bool = False
 
 
 def facts_of(function: ir.Operation) -> NvidiaFacts | None:
@@ -94,6 +96,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
             windowed=masked and all(map(_is_window, pieces(pairs, "attn.mask"))),
             sided=masked and all(map(narrow_windows.is_window, pieces(pairs, "attn.mask"))),
+            packed=bool(pieces(pairs, "attn.sequences")),
         )  # fmt: skip
     for chunk in find_all(function, "attn.chunk"):
         head, value, bits = _columns([chunk.operands[1], chunk.operands[2]])
@@ -147,7 +150,7 @@ def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
 
     Heads of 128 columns without a mask take steps of 80 queries; of 64, a warpgroup of its own makes the sums over keys.
     """
-    if facts.grid != "pairs" or not facts.brief or facts.head != facts.value or facts.bits != 16 or facts.products != 2:
+    if facts.grid != "pairs" or not facts.brief or facts.packed or facts.head != facts.value or facts.bits != 16 or facts.products != 2:
         return None
     if facts.head == 64 and (facts.placed or facts.windowed or not facts.masked):
         return thresholds.NARROW_PAIRS
@@ -157,10 +160,13 @@ def blocks_of_brief_pairs(facts: NvidiaFacts) -> tuple[int, int] | None:
 def blocks_of_quotients(facts: NvidiaFacts) -> tuple[int, int] | None:
     """Those of backward passes of quotients, of 64 columns: the `warp` dialect's, where a warpgroup makes the sums over keys.
 
-    The Hopper emitter's products would wait for each other: it has too few registers.
+    The Hopper emitter's products would wait for each other: it has too few registers. On packed sequences those of few registers have them,
+    too, of which that emitter makes blocks of 128 queries.
     """
     narrow = facts.grid == "pairs" and facts.head == facts.value == 64 and facts.bits == 16 and facts.products == 2
-    return thresholds.NARROW_PAIRS if narrow and facts.quotient and (facts.placed or not facts.masked) else None
+    known = facts.quotient or (facts.packed and facts.brief)
+    seen = facts.placed or not facts.masked or (facts.packed and facts.sided)
+    return thresholds.NARROW_PAIRS if narrow and known and seen else None
 
 
 def synchronous_blocks(facts: NvidiaFacts) -> tuple[int, int]:
@@ -214,23 +220,31 @@ def _is_brief(function: ir.Operation, pairs: ir.Operation, allowed: frozenset[st
     """Whether a function is one map over pairs, each of which needs few ops, one exponential, and nothing that depends on its key alone."""
     parts = {view.operation.name for view in pairs.regions[0].blocks[0].operations}
     sums = [len(find_all(function, f"attn.{name}")) for name in ("query_sum", "key_sum", "scatter")]
-    if parts - {"attn.mask", "attn.query_bounds"} != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
+    if parts - {"attn.mask", "attn.query_bounds", "attn.sequences"} != {"attn.product", "attn.pair"} or sums != [1, 2, 0]:
         return False
     (pair,) = pieces(pairs, "attn.pair")
     block = pair.regions[0].blocks[0]
     position = list(block.arguments)[-1]
-    names = [view.operation.name for view in block.operations]
+    packed = bool(pieces(pairs, "attn.sequences"))  # then numbers of queries lie where their sequence begins
+    names = [view.operation.name for view in block.operations if not (packed and _is_address(view.operation))]
     return len(names) <= most and allowed.issuperset(names) and "math.exp" in names and not list(position.uses)
 
 
+def _is_address(op: ir.Operation) -> bool:
+    """Whether an op reads or adds integers."""
+    return op.name in _ADDRESS and isinstance(op.results[0].type, (ir.IndexType, ir.IntegerType))
+
+
 def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
-    """Whether a function takes nothing but tensors [B, H, S, D], and its mask, if there is one, compares one sum of positions and lengths.
+    """Whether a function takes nothing but tensors [B, H, S, D], and where sequences lie in these, and its mask, if there is one, compares
+    one sum of positions and lengths.
 
     What else there may be (lengths, lists, captured values, several bounds), `warp/preferred.py` leaves to the Hopper emitter.
     """
     arguments = list(function.regions[0].blocks[0].arguments)
     ops = [op.name for mask in pieces(pairs, "attn.mask") for op in walk(mask)]
-    four = all(isinstance(each.type, ir.RankedTensorType) and each.type.rank == 4 for each in arguments)
+    places = {value for given in pieces(pairs, "attn.sequences") for value in given.operands}
+    four = all(isinstance(each.type, ir.RankedTensorType) and each.type.rank == 4 for each in arguments if each not in places)
     return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") <= 1
 
 

@@ -25,7 +25,6 @@ Registers = dict[int, tuple[int, int]]
 """By the number of consumer warpgroups: registers of a consumer and of a producer thread."""
 
 # ---- kernels over rows (`hopper/plan.py`)
-
 ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fdd07491")] = {
     1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
 }  # fmt: skip
@@ -80,7 +79,6 @@ ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
 """Columns of queries beyond which rounds of bits stay a loop."""
 
 # ---- kernels over pairs (`hopper/pairs*.py`, `passes/split_pairs.py`, `forming/pairs.py`)
-
 PAIR_REGISTERS: Annotated[Registers, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: (0, 0), 2: (240, 24), 3: (160, 32)}
 """0: as at launch."""
 NEIGHBOUR_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-27", "H100", "docs/notes/serving-h100.md")] = (232, 24)
@@ -140,7 +138,6 @@ WHOLE_COLUMNS: Annotated[int, Provenance("2026-11-26", "H100", "commit 1353616f"
 """Columns of a sum up to which kernels are left as they are: those of several narrower sums have been measured whole."""
 
 # ---- chunk scans (`hopper/scan.py`, `hopper/channel_*.py`)
-
 SCAN_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-22", "ptxas", "commit ade95bb0")] = (104, 56)
 """Registers of a warpgroup's thread beside the state, with rows of o and without."""
 SCALED_REGISTERS: Annotated[int, Provenance("2026-11-22", "ptxas", "commit cff316d7")] = 64
@@ -153,7 +150,6 @@ STATE_INTERVAL: Annotated[int, Provenance("2026-11-22", "none", "commit e86bb0f6
 """Positions between states that gradients of channels' decays keep: as many as where a head has one decay."""
 
 # ---- kernels of the `warp` dialect (`passes/`, `warp/emitter.py`, `forming/`)
-
 WARP_STAGES: Annotated[int, Provenance("2026-11-25", "none", "commit 2dcd44bb")] = 2
 WARP_HEADS: Annotated[int, Provenance("2026-11-25", "H100", "docs/notes/warp-h100.md")] = 16
 """Heads whose tiles follow each other."""
@@ -202,17 +198,12 @@ SYNCHRONOUS_NARROW: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/not
 """And of rows of 64 columns: both tiles of an iteration are waited for together."""
 
 # ---- what compilers do
-
 SPILLED_BYTES: Annotated[int, Provenance("2026-11-23", "ptxas", "commit c23b11fa")] = 4
 """Bytes of spills, written and read back, for each register of a thread that are no sign of a slow kernel: half of them go to memory and
-come back.
-
-Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are within it: some
-registers wait in memory around the loop over keys, which the products hide.
-"""
+come back. Causal, windowed and document masks spill nothing, masks of constants 8 to 24 bytes. Backward passes of 100 to 620 bytes are
+within it: some registers wait in memory around the loop over keys, which the products hide."""
 
 # ---- who makes a kernel (`blocks.py`, `warp/preferred.py`), and chunk scans of delta rules (`scans`)
-
 BRIEF_PAIRS: Annotated[tuple[int, int], Provenance("2026-11-26", "H200", "docs/notes/backward-h100.md")] = (128, 80)
 """Keys and queries of a block of full backward passes of 128 columns: 1.00 to 1.04 times the speed of 64 queries."""
 NARROW_PAIRS: Annotated[tuple[int, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = (128, 64)
@@ -313,17 +304,30 @@ NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], _NARROW] = {
     },
 }  # fmt: skip
 """By columns of q, k and v: forward passes with packed heads, and without; sums over keys and over queries of backward passes."""
-WARP_PAIRS: Annotated[Kinds, _BOTH] = frozenset({
-    ("softmax masked", 64, 64, 128, 64), ("sigmoid masked", 64, 64, 128, 64), ("sigmoid", 64, 64, 128, 64),
-    ("softmax documents", 64, 64, 128, 128),
-    ("softmax documents masked", 64, 64, 128, 128), ("softmax documents masked", 128, 128, 128, 64),
-    ("capped masked", 64, 64, 128, 128), ("rectified masked", 64, 64, 128, 128), ("softmax window masked", 64, 64, 128, 64),
+WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
+    (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
+    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
+    (128, 128, 128, 64): "softmax documents masked",
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
 (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
 WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {}
 """Of these, up to how many queries the first thread block at a block of them stores sums over keys: none, 0.88 to 1.06 at 64 columns."""
+_PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
+_FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
+_MORE = (
+    "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient, quotient masked"
+)
+WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
+    (32, 32, 192, 128): _FOUR, (96, 96, 128, 128): _FOUR, (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax",
+    (64, 64, 192, 128): f"{_FOUR}, {_MORE}, quotient masked, rectified, rectified masked",
+    (128, 128, 128, 128): f"softmax, softmax masked, softmax exact masked, {_MORE}, quotient masked, capped masked, capped exact masked, "
+                          "rectified masked",
+    (64, 64, 128, 64): "softmax, softmax masked, softmax window masked, sigmoid, sigmoid masked",
+    (64, 64, 128, 128): "capped masked, rectified masked",
+})  # fmt: skip
+"""Kernels on packed sequences that it makes: forward, told, 0.99 to 1.65 times as fast, backward 0.99 to 1.15; of 128 columns 0.88."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),
@@ -332,10 +336,7 @@ SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27
 columns 2.3 to 3.1, causal ones of 128 1.03 to 2.0, backward passes 1.06 to 1.72. Softmax of 128 columns over all keys is at 0.94 to 0.96,
 and is taken all the same: who has no TileLang has this kernel. Forward passes of 192 and 256 do not spill, and were not timed. Backward
 passes of 192 and 256 are two kernels (`nvidia-split-pairs`): one spilled 2860 bytes a thread at 192, and was not formed at 256."""
-SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md, On sm_80")] = {
-    "rows": 1,
-    "pairs": 2,
-}
+SYNCHRONOUS_PRODUCTS: Annotated[dict[str, int], Provenance("2026-11-27", "ptxas", "docs/nvidia-tilelang.md")] = {"rows": 1, "pairs": 2}
 """Products of rows that weights need there. Tangents have 3, and rows of second backward passes 5: in blocks of 64 rows they do not spill
 at up to 128 columns, and at 256 2900 bytes a thread; they have not been launched. Pairs of second backward passes spill 2500 bytes."""
 SYNCHRONOUS_WIDE: Annotated[int, Provenance("2026-11-27", "H200", "docs/notes/sm80-h100.md")] = 128
@@ -371,7 +372,6 @@ SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h
 """Warps of such scans on a multiprocessor, so that each thread has 128 registers."""
 
 # ---- the tuner's model (`tuning/model.py`, `tuning/scans.py`), whose numbers rank schedules and predict nothing
-
 _FIT = Provenance("2026-11-24", "H200", "docs/tuning.md, fitted to 246 schedules")
 OVERLAP: Annotated[dict[int, tuple[float, float]], _FIT] = {1: (1.0, 1.0), 2: (0.35, 0.3), 3: (0.3, 0.05), 4: (0.6, 0.1)}
 """The part of the shorter work that the longer one does not hide, by consumer warpgroups: where that is of matrices, and of vectors."""

@@ -28,7 +28,8 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
     Shared memory, barriers and roles stand directly in it. `function` names the function of the module whose arguments and results are
     the kernel's arguments, "" for none; after them come counters of its own in global memory, zeros when it begins. Each thread has
     `registers` at launch. `lanes` of a warp, the registers of a multiprocessor (`register_file`) and the bytes of shared memory that a
-    thread block may have (`shared_limit`) are facts of the target.
+    thread block may have (`shared_limit`) are facts of the target. A kernel on packed sequences has `tile.kernel` of its function, which
+    tells the arguments that are ragged views, and those with the lengths of sequences.
     """
 
     sym_name: ir.StringAttr

@@ -1,5 +1,5 @@
 """attention_varlen on an NVIDIA GPU against float64 sequence by sequence: forward, gradients, rows of no sequence, CUDA graphs; everywhere:
-Hopper's emitter makes its kernels, and lists of work hold every block once.
+who makes its kernels, and lists of work hold every block once.
 """
 
 import warnings
@@ -57,14 +57,15 @@ def test_a_ragged_view_ends_where_a_sequence_does() -> None:
 
 
 @pytest.mark.parametrize("name", ["alibi", "window", "sigmoid"])
-def test_hopper_makes_its_kernels(name: str) -> None:
+def test_who_makes_its_kernels(name: str) -> None:
+    """Passes of the `warp` dialect make those of sigmoid; in a fixed order of sums the Hopper emitter makes all."""
     case = CASES[name]()
     q, k, v = case.tensors(((9, 3), (9, 3)), torch.float16, 64)
     text = text_of(lambda: case.run(q, k, v, ((9, 3), (9, 3))))
     wrt = ["q", "k", "v", *(["arg7"] if case.captures else [])]
     made = [driver.compile(text, "cuda").program, driver.compile_derivative(text, "cuda", "bwd", wrt)]
     units = {unit.code.name: unit for program in made for unit in program.units.values()}
-    assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"hopper"}
+    assert {unit.schedule["emitter"] for unit in units.values() if unit.kernel.ragged} == {"warp" if name == "sigmoid" else "hopper"}
     assert not any(complaints(unit.code) for unit in units.values())
     if name == "window":  # queries of later keys may begin nowhere
         with pytest.raises(CompileError, match=r"queries that begin and end later.*'tilelang' adds gradients of packed"):

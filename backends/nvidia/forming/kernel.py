@@ -3,11 +3,12 @@
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, occupancy_of
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
-from attn_mlir.backends.nvidia.forming.packed import Packed, TileNumbers, dense_grid
+from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
@@ -74,8 +75,6 @@ class Former:
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
         self.over = arguments[over]
         self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
-        if self.packed is not None and self.target.bulk_copies:
-            raise Refused("its sequences are packed, and copy engines take no views of them here")
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:
@@ -97,15 +96,17 @@ class Former:
         file, self.shared_bytes = self.target.share(occupancy_of(self.function, self.occupancy))
         self.registers = launch_registers(file, self.warpgroups)
         numbers = {"registers": self.registers, "lanes": 32, "register_file": file, "shared_limit": self.shared_bytes}
-        attributes: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
-        attributes |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
+        told: dict[str, ir.Attribute] = {key: i64(value) for key, value in numbers.items()}
+        told |= {key: ir.StringAttr.get(name) for key in ("sym_name", "function")}
         if OF_TILES in self.function.attributes:
-            attributes[SCHEDULE] = self._schedule()
-        return ir.Operation.create("warp.kernel", attributes=attributes, regions=1)
+            told[SCHEDULE] = self._schedule()
+        if self.packed is not None:  # printers ask which arguments are views, and which are lengths
+            told["tile.kernel"] = self.function.attributes["tile.kernel"]
+        return ir.Operation.create("warp.kernel", attributes=told, regions=1)
 
     def _schedule(self) -> ir.Attribute:
-        """What was chosen for the kernel, as later passes read it."""
-        return self.function.attributes[OF_TILES]
+        """What was chosen for the kernel, as later passes read it; lists of work begin with the longest tiles."""
+        return attributes.write({**attributes.read(self.function, OF_TILES), **(LONGEST_FIRST if self.packed else {})})
 
     def _fill(self, kernel: ir.Operation) -> None:
         entry = self.function.regions[0].blocks[0]

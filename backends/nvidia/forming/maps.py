@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.layouts import INSTRUCTIONS
@@ -128,11 +129,12 @@ def _multiplied(result: ir.Value) -> bool:
 
 
 def _places(block: ir.Block, places: tuple[ir.Value, ...], limit: ir.Value | None, where: FragmentMap) -> dict[ir.Value, ir.Value]:
-    """The row in the block, and the column, at most the last that exists where captured tensors are read."""
+    """The row in the block, and the column, at most the last that exists where captured tensors are read at it."""
     known = {block.arguments[0]: arith.AddIOp(where.first, places[0]).result}
     if len(places) == 2:
-        reads = any(view.operation.name == "memref.load" for view in block.operations)
-        column = places[1]
+        column, depends = places[1], dependence(block)
+        loads = [view.operation for view in block.operations if view.operation.name == "memref.load"]
+        reads = any(1 in depends.get(index, frozenset()) for load in loads for index in list(load.operands)[1:])
         if limit is not None and reads:
             last = arith.MaxSIOp(arith.SubIOp(limit, build.index(1)).result, build.index(0)).result
             column = arith.MinSIOp(column, last).result

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.forming.claims import Claims
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
+from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.ordered_sums import is_masked
 from attn_mlir.dialects.warp import build
@@ -46,11 +47,13 @@ class PairsFormer(Former):
     def _schedule(self) -> ir.Attribute:
         """Under a causal mask the first keys are seen by the most queries: they come first. Tiles are drawn, loops stay apart: measured.
 
-        Sums in a fixed order begin with the last keys (`Order`). What the Hopper emitter calls a group counts programs, and is not for
-        `warp-order-tiles`, which counts heads.
+        Sums in a fixed order begin with the last keys (`Order`), and so do lists of work then. What the Hopper emitter calls a group counts
+        programs, and is not for `warp-order-tiles`, which counts heads.
         """
         fields = attributes.read(self.function, attributes.SCHEDULE)
-        own = {"reverse": 0} if self.order is None else {"group": 1} if self.order.masked else {}
+        own = {"group": 1} if self.order is not None and self.order.masked else {}
+        if self.order is None or self.packed is not None:
+            own |= LONGEST_FIRST
         others = ("group", "join", *(("claims",) if self.claims is None else ()))
         given = {name: value for name, value in fields.items() if name not in others}
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})

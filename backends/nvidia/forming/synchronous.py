@@ -6,7 +6,6 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import ALL, SCHEDULE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import Former, Loaded
-from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import WARPS, SharedRing
 from attn_mlir.dialects.warp import build
@@ -50,10 +49,6 @@ class SynchronousFormer(Former):
         """Columns of the widest tile that is loaded."""
         loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.function, "tile.load")]
         return max((type_.shape[1] for type_ in loads if type_.rank == 2), default=0)
-
-    def _schedule(self) -> ir.Attribute:
-        """What was chosen, and that lists of work begin with the longest tiles."""
-        return attributes.write({**attributes.read(self.function, attributes.SCHEDULE), **(LONGEST_FIRST if self.packed else {})})
 
     def _frame(self) -> ir.Operation:
         kernel = super()._frame()

@@ -80,7 +80,7 @@ def _replace(load: ir.Operation, kernel: ir.Operation, buffers: dict[tuple[ir.Va
     if of_lanes := _of_lanes(kernel, [batch, head, *row], map_):
         _read(load, _copied_by_lanes(kernel, of_lanes, source, columns, buffers), of_lanes.operands[5].owner.operation.operands[1])
         return
-    found = [op for op in find_all(kernel, "warp.copy_async") if list(op.operands)[1:4] == [batch, head, *row]]
+    found = [op for op in find_all(kernel, "warp.copy_async") if _brings(op, [batch, head, *row])]
     copies = [op for op in found if ir.MemRefType(op.operands[5].type).shape[0] == columns and _holds(op, map_)]
     if not copies:
         raise Refused("no copy brings the tile of the rows whose numbers a map reads, and holds it meanwhile")
@@ -119,23 +119,36 @@ def _of_lanes(kernel: ir.Operation, place: list[ir.Value], map_: ir.Operation) -
     return None
 
 
-def _place(copy: ir.Operation) -> tuple[ir.Value | None, list[ir.Value]]:
-    """Where what lanes copy begins in a tensor [B, H, S]: batch, None for the only one; head, and the row, as terms of a sum.
+def _brings(copy: ir.Operation, place: list[ir.Value]) -> bool:
+    """Whether a copy brings the rows from a place of a tensor [B, H, S] on: batch, head, and the row, as terms of a sum."""
+    batch, head, row = list(copy.operands)[1:4]
+    inside = _in_sequence(batch, row)
+    return [batch, head, row] == place or (inside is not None and _is_zero(place[0]) and [head, *inside] == place[1:])
 
-    Of a view of packed sequences (`backends.gpu.packed`), row T - n + i of the entry where a sequence of n rows ends, b + n: row b + i.
+
+def _in_sequence(entry: ir.Value, row: ir.Value) -> list[ir.Value] | None:
+    """Of a row of a view of packed sequences (`backends.gpu.packed`), where its sequence begins, and the row in it; None of other places.
+
+    Row T - n + i of the entry where a sequence of n rows ends, b + n: row b + i.
     """
-    batch, head, at = list(copy.operands)[1:4]
-    view, moved, end = maker(copy.operands[5], "warp.view"), maker(at, "arith.addi"), maker(batch, "arith.addi")
-    if view is None or moved is None or moved.operands[1] != view.operands[2]:
-        return batch, []
-    inner = maker(moved.operands[0], "arith.addi")
-    for shift, position in [tuple(inner.operands), tuple(inner.operands)[::-1]] if inner is not None and end is not None else []:
+    at, end = maker(row, "arith.addi"), maker(entry, "arith.addi")
+    for shift, position in [tuple(at.operands), tuple(at.operands)[::-1]] if at is not None and end is not None else []:
         before = maker(shift, "arith.subi")
         of_rows = before is not None and maker(before.operands[0], "memref.dim") is not None
         begins = [value for value in end.operands if before is not None and value != before.operands[1]] if end is not None else []
         if of_rows and len(begins) == 1:
-            return None, [head, begins[0], position]
-    return batch, [head, moved.operands[0]]
+            return [begins[0], position]
+    return None
+
+
+def _place(copy: ir.Operation) -> tuple[ir.Value | None, list[ir.Value]]:
+    """Where what lanes copy begins in a tensor [B, H, S]: batch, None for the only one; head, and the row, as terms of a sum."""
+    batch, head, at = list(copy.operands)[1:4]
+    view, moved = maker(copy.operands[5], "warp.view"), maker(at, "arith.addi")
+    if view is None or moved is None or moved.operands[1] != view.operands[2]:
+        return batch, []
+    inside = _in_sequence(batch, moved.operands[0])
+    return (batch, [head, moved.operands[0]]) if inside is None else (None, [head, *inside])
 
 
 def _is_zero(value: ir.Value) -> bool:
@@ -198,7 +211,10 @@ def _copied(kernel: ir.Operation, full: ir.Value, source: ir.Value, columns: int
     for copy in copies:
         elect = copy.parent.operation if copy.parent is not None else copy
         with copy.location, ir.InsertionPoint.after(elect):
-            build.op("copy_rows_async", [source, *list(copy.operands)[1:4], buffer, full, copy.operands[7]])
+            batch, head, row = list(copy.operands)[1:4]
+            inside = _in_sequence(batch, row)
+            place = [batch, head, row] if inside is None else [build.index(0), head, arith.AddIOp(*inside).result]
+            build.op("copy_rows_async", [source, *place, buffer, full, copy.operands[7]])
     return buffer
 
 

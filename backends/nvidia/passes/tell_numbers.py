@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.warp.numbers import COUNTS, Numbers
@@ -16,8 +17,9 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 @dataclass(frozen=True)
 class TellNumbers(Pass):
     """The thread that draws a tile computes where it is, which keys it sees, and whatever else follows from its number alone, a tile
-    ahead, and writes it beside the number; all roles, its own as well, read it. What depends on the warpgroup, too, they compute
-    themselves, and so what does not fit 32 bits. They say that they have heard a message when they have read all of it.
+    ahead, and writes it beside the number; all roles, its own as well, read it. Of packed sequences that includes the item of the list of
+    work, and where its sequence lies. What depends on the warpgroup, too, they compute themselves, and so what does not fit 32 bits. They
+    say that they have heard a message when they have read all of it.
 
     A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` does not have `tell` = 1 (or the option `always` is
     given), no tiles are drawn, or there is nothing to tell.
@@ -94,7 +96,8 @@ class _Listener:
 
     def _follows(self, op: ir.Operation) -> bool:
         """Whether an op computes numbers from the tile's and from what the kernel knows."""
-        return op.name.startswith("arith.") and all(self._is_known(value) for value in op.operands) and len(list(op.results)) == 1
+        computed = op.name.startswith("arith.") or reads_work(op)
+        return computed and all(self._is_known(value) for value in op.operands) and len(list(op.results)) == 1
 
     def _is_known(self, value: ir.Value) -> bool:
         if value not in self._known:

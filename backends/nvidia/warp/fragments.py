@@ -75,6 +75,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
         lane = printer.names.fresh("lane_here")
         printer.line(f"const int {lane} = attn::opaque(lane);")
     bases = {axis: _base(printer, tile, axis, lane) for axis in dict.fromkeys(floats.values())}
+    lines = {op: _line(printer, op, floats, bases) for op in (v.operation for v in block.operations) if _is_line(op, floats)}
 
     def each(ops: Sequence[ir.Operation]) -> None:
         """Prints ops of the map for the element in register r."""
@@ -85,13 +86,16 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
                 printer.line(f"const int {printer.name(argument, axis)} = {text};")
         for inner in ops:
             axis = floats.get(inner.results[0])
-            if inner in compared:
+            if inner in lines:
+                slope, start, along_ = lines[inner]
+                printer.define(inner.results[0], f"fmaf({slope}, (float)({along('r', digits, along_)}), {start})", "x")
+            elif inner in compared:
                 of_lane, bound = along("lane", tile.layout.lanes, "column"), printer.printed[inner.operands[1]]
                 sign = _SIGNS[ir.IntegerAttr(inner.attributes["predicate"]).value]
                 printer.define(inner.results[0], f"{along('r', digits, 'column')} {sign} {bound} - ({of_lane})", "is")
             elif axis is None and (inner.name != "arith.index_cast" or _needs(inner, compared)):
                 printer.op(inner)
-            elif axis is not None:
+            elif axis is not None and any(use.owner.operation not in lines for use in inner.results[0].uses):
                 printer.define(inner.results[0], f"{bases[axis]} + (float)({along('r', digits, axis)})", "x")
 
     def finish() -> None:
@@ -213,6 +217,23 @@ def _base(printer: WarpPrinter, tile: Fragment, axis: str, lane: str) -> str:
     name = printer.names.fresh(f"{axis}_float")
     printer.line(f"const float {name} = (float)({along(lane, tile.layout.lanes, axis)} + {along('warp', tile.layout.warps, axis)});")
     return name
+
+
+def _is_line(op: ir.Operation, floats: dict[ir.Value, str]) -> bool:
+    """Whether an element's own place is multiplied by a number that is the same for all of a map."""
+    if op.name != "arith.mulf":
+        return False
+    slopes = [value for value in op.operands if value not in floats]
+    return len(slopes) == 1 and (isinstance(slopes[0].owner, ir.Block) or slopes[0].owner.operation.block != op.block)
+
+
+def _line(printer: WarpPrinter, op: ir.Operation, floats: dict[ir.Value, str], bases: dict[str, str]) -> tuple[str, str, str]:
+    """The slope, its product with the thread's part of a place, and along what: a register's part takes one multiply-add with a literal."""
+    a, b = op.operands
+    slope, axis = (printer.printed[b], floats[a]) if a in floats else (printer.printed[a], floats[b])
+    name = printer.names.fresh(f"of_{axis}")
+    printer.line(f"const float {name} = {slope} * {bases[axis]};")
+    return slope, name, axis
 
 
 def _element(printer: WarpPrinter, value: ir.Value, target: str, kind: str, result: ir.Value) -> None:

@@ -3,6 +3,7 @@
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
+from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
@@ -35,7 +36,9 @@ _STEPS, _LOOPS = 2, 3
 _OF_POSITIONS = frozenset({"arith.sitofp"})
 """What terms of positions need in addition."""
 _FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
-"""Facts of kernels over pairs; those on packed sequences have more."""
+"""Facts of kernels over pairs."""
+_PACKED = frozenset({"lengths", "begins", "ragged"})
+"""What those on packed sequences have besides."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _LATE = "late"
 """Sums over keys of the Hopper emitter's schedules for 128 columns."""
@@ -67,9 +70,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
-    if key in thresholds.WARP_TOLD and "tell" not in asked:
+    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD
+    if told and "tell" not in asked:
         kept["tell"] = 1
-    if key in thresholds.WARP_APART and "join" not in asked:
+    if key in thresholds.WARP_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     for more in (claimed(kernel, thresholds.WARP_CLAIMS[key]), {}) if key in thresholds.WARP_CLAIMS else ({},):
@@ -84,6 +88,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
+    known = thresholds.WARP_PACKED if _is_packed(kernel) else known
     return not fields.get("deterministic") and "windows" not in fields and key in known
 
 
@@ -105,14 +110,15 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
     blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`.
+    captured tensors: `_captured`. Queries of packed sequences are rows of views.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
     window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     if (
-        set(facts) - {"block_q", "block_kv", "grid"}
+        set(facts) - {"block_q", "block_kv", "grid"} - _PACKED
+        or not _has_views(facts)
         or not all(op == kernel or op.name in known for op in walk(kernel))
         or not steps
         or (numbers and not window)
@@ -148,7 +154,7 @@ def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -
 
     "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
-    reads = find_all(kernel, "memref.load")
+    reads = [read for read in find_all(kernel, "memref.load") if not reads_work(read)]
     found = {_read_at(read) for read in reads if not documents or isinstance(read.results[0].type, ir.FloatType)}
     places = any(find_all(map_, "arith.sitofp") for map_ in maps)
     if "lengths" in found and any(find_all(map_, "arith.andi", "arith.ori") for map_ in maps):
@@ -208,7 +214,8 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     placed = any(find_all(map_, *_OF_POSITIONS) for map_ in maps)
     allowed = _PAIRS | _OF_POSITIONS | ({"arith.ori"} if window else frozenset())
     if (
-        set(facts) - _FACTS
+        set(facts) - _FACTS - _PACKED
+        or not _has_views(facts)
         or sorted(ir.StringAttr(kind).value for kind in sums) != ["accumulate", "store", "store"]
         or not all(op == kernel or op.name in allowed for op in walk(kernel))
         or len({op.operands[0] for op in find_all(kernel, "tile.load")}) != 4
@@ -225,6 +232,15 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
     told = [weight, *(word for word, said in kinds.items() if said)]
     return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
+
+
+def _is_packed(kernel: ir.Operation) -> bool:
+    return "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"])
+
+
+def _has_views(facts: dict[str, ir.Attribute]) -> bool:
+    """Whether queries, where sequences are packed, are rows of a view, and no heads of single queries."""
+    return "lengths" not in facts or ("ragged" in facts and 0 in list(ir.DenseI64ArrayAttr(facts["ragged"])))
 
 
 def _is_masked(maps: list[ir.Operation]) -> bool:

@@ -1,5 +1,8 @@
 // Packed sequences: tiles are the items of a list of work, whose last row has their number; what is stored ends where a view does.
-// RUN: attn-opt %s --split-input-file -p 'warp-assign-layouts,canonicalize,cse' | FileCheck %s
+// RUN: attn-opt %s -p 'warp-assign-layouts,canonicalize,cse' | FileCheck %s
+// Copy engines take views by descriptors of another kind: the kernel keeps which arguments these are.
+// RUN: sed 's/sm_80/sm_90a/' %s > %t.mlir
+// RUN: attn-opt %t.mlir -p 'warp-assign-layouts,canonicalize,cse' | FileCheck %s --check-prefix=TMA
 
 !x = memref<?x?x?x64xf16, strided<[?, ?, ?, ?]>>
 !n = memref<?xi32, strided<[?]>>
@@ -19,6 +22,10 @@
 // CHECK: "warp.store"(%{{.*}}, %[[O]], %[[ENTRY:.*]], %{{.*}}, %{{.*}})
 // The list has the longest items first.
 // CHECK: warp.schedule = {arch = "sm_80", reverse = 0 : i64}
+// TMA: "warp.copy_async"(%{{.*}}, %[[ENTRY:.*]], %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}})
+// TMA: "warp.store"(%{{.*}}, %{{.*}}, %[[ENTRY]], %{{.*}}, %{{.*}})
+// TMA: tile.kernel = {{{.*}}lengths = array<i64: 2>, ragged = array<i64: 0, 3>}
+// TMA-SAME: warp.schedule = {arch = "sm_90a", reverse = 0 : i64}
 func.func @packed(%x: !x, %begins: !n, %lengths: !n, %o: !x, %work: !work)
     attributes {tile.kernel = {block_q = 128 : i64, block_kv = 64 : i64, begins = array<i64: 1>, lengths = array<i64: 2>, ragged = array<i64: 0, 3>},
                 tile.schedule = {arch = "sm_80"}} {
@@ -51,15 +58,5 @@ func.func @packed(%x: !x, %begins: !n, %lengths: !n, %o: !x, %work: !work)
     "tile.yield"(%v) {operandSegmentSizes = array<i32: 1, 0>} : (f16) -> ()
   }) {reductions = [], resultSegmentSizes = array<i32: 1, 0>} : (index, index) -> tensor<128x64xf16>
   "tile.store"(%y, %o, %entry, %h, %row, %count) : (tensor<128x64xf16>, !x, index, index, index, index) -> ()
-  return
-}
-
-// -----
-
-// Copy engines take views by descriptors of their own, which are not there.
-// CHECK-LABEL: func.func @hopper
-// CHECK-SAME: "its sequences are packed, and copy engines take no views of them here"
-func.func @hopper(%x: memref<?x?x?x64xf16>, %lengths: memref<?xi32>, %work: memref<?x4xi32>)
-    attributes {tile.kernel = {block_q = 128 : i64, block_kv = 64 : i64, lengths = array<i64: 1>}, tile.schedule = {arch = "sm_90a"}} {
   return
 }
