@@ -12,7 +12,8 @@ SCHEDULE = "warp.schedule"
 FIELDS = (
     *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
     *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "pack", "occupancy", "shift", "tell"),
-    "early", "windows",
+    "early",
+    "windows",
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1

@@ -13,9 +13,9 @@ from attn_mlir.passes.regions import find_all
 @dataclass(frozen=True)
 class NvidiaLoadWindows(Pass):
     """In every kernel whose schedule has stages for windows (`windows`), does what `tile-load-windows{products=true}` does, in kernels of
-    pairs with `turned=true`.
+    pairs with `turned=true`. In those that passes of the `warp` dialect form, `warp-stage-windows` does it.
 
-    `warp-stage-windows` makes those of kernels that passes form. `tile-schedule` has tried it: where windows do not fit, kernels go on reading element by element, and their schedules say why
+    `tile-schedule` has tried it: where windows do not fit, kernels go on reading element by element, and their schedules say why
     (`gathers`).
     """
 

@@ -20,6 +20,8 @@ from attn_mlir.passes.regions import erase_unused, find_all, maker
 
 _LANES = 32
 """Of the warp that copies: each arrives once."""
+_STEP = 16
+"""Columns that maps read at once."""
 _BARRIERS = 1024
 """Bytes left for barriers and numbers."""
 
@@ -27,10 +29,11 @@ _BARRIERS = 1024
 @dataclass(frozen=True)
 class StageWindows(Pass):
     """Where maps read a captured tensor at their own rows and columns, as dense biases are, copies a window of it for each block of keys to
-    shared memory (`warp.copy_window_async`), and lets the maps read that, each warpgroup 64 rows. Rows go along one dimension of the tensor,
-    columns along the last one. Each warpgroup has a ring of its own, of `stages` stages or as many as the schedule says (`windows`), two
-    without either, and fewer where they do not fit beside the stages of keys; it is as often used as that of the keys. Where all batch entries read the same
-    windows, tiles of a head's entries follow each other, so that these are in the second level cache.
+    shared memory (`warp.copy_window_async`), and lets the maps read that, each warpgroup 64 rows. Rows go along one dimension of the
+    tensor, columns along the last one. Each warpgroup has a ring of its own, of `stages` stages or as many as the schedule says
+    (`windows`), two without either, and fewer where they do not fit beside the stages of keys; it is as often used as that of the keys.
+    Where all batch entries read the same windows, tiles of a head's entries follow each other, so that these are in the second level
+    cache.
 
     Runs before `warp-specialize`. A kernel stays as it is, with the reason in `warp.refused`, where no map reads so, windows do not fit, or
     the schedule has 0: then its maps read element by element.
@@ -50,24 +53,32 @@ class StageWindows(Pass):
         if not self.stages and not wanted(kernel, "windows"):
             raise Refused("the schedule has no stages of windows")
         stages = chosen(kernel, "windows", self.stages, max(thresholds.WINDOW_STAGES))
-        windows = _windows(kernel)
+        rings_ = _rings(kernel)
         with kernel.location:
-            depth = _fitting(kernel, sum(window.bytes for window in windows), stages)
-        if _share_batches(kernel, windows):
-            windows = _windows(kernel)  # the numbers of heads and entries have been replaced
-        for window in windows:
-            window.stage(depth)
+            depth = _fitting(kernel, sum(ring.bytes for ring in rings_), stages)
+        if _share_batches(kernel, rings_):
+            rings_ = _rings(kernel)  # the numbers of heads and entries have been replaced
+        for ring in rings_:
+            ring.stage(depth)
 
 
-def _windows(kernel: ir.Operation) -> "list[StagedWindow]":
-    """What maps of a kernel read, each window once. Raises Refused without any."""
+def _rings(kernel: ir.Operation) -> "list[WindowRing]":
+    """Rings of windows that maps of a kernel read. Raises Refused without any."""
     loads = [op for op in find_all(kernel, "memref.load") if _columns(op)]
     reads: list[WindowRead] = []
     change_parts(loads, lambda load: reads.append(read_of(load, kernel)), "no map reads a captured tensor at its rows and columns")
-    groups: dict[object, list[WindowRead]] = {}
+    windows: dict[object, list[WindowRead]] = {}
     for read in reads:
-        groups.setdefault(read.key, []).append(read)
-    return [StagedWindow(kernel, each) for each in groups.values()]
+        windows.setdefault(read.key, []).append(read)
+    found: dict[object, list[StagedWindow]] = {}
+    for each in windows.values():
+        window = StagedWindow(kernel, each)
+        alike = [kept for kept in found if kept[:-1] == window.key and all(other.loop != window.loop for other in found[kept])]
+        key = alike[0] if alike else (*window.key, len(found))
+        found.setdefault(key, []).append(window)
+    made: list[WindowRing] = []
+    change_parts(found.values(), lambda each: made.append(WindowRing(kernel, each)), "no map reads a captured tensor")
+    return made
 
 
 def _columns(load: ir.Operation) -> int:
@@ -95,64 +106,47 @@ def _fitting(kernel: ir.Operation, size: int, stages: int) -> int:
 
 @dataclass
 class StagedWindow:
-    """A window that some maps of a loop read."""
+    """A window that some maps of a loop read, and the copy of keys with which it comes."""
 
     kernel: ir.Operation
     reads: list[WindowRead]
 
     def __post_init__(self) -> None:
         first = self.reads[0]
-        self.source, self.block = first.source, first.block
-        role = next(op for op in find_all(self.kernel, "warp.role") if first.warpgroup.owner == op.regions[0].blocks[0])
-        self.role, self.warpgroups = role, number(role, "warpgroups")
+        self.source, self.block, self.loop = first.source, first.block, first.block.owner.operation
         self.columns = list(first.map_.attributes["shape"])[1]
-        if self.columns % 16:
-            raise Refused(f"windows have a multiple of 16 columns, not {self.columns}")
+        if self.columns % _STEP:
+            raise Refused(f"windows have a multiple of {_STEP} columns, not {self.columns}")
         ops = [view.operation for view in self.block.operations]
         tops = sorted(ops.index(read.top) for read in self.reads)
         self.first, self.last = ops[tops[0]], ops[tops[-1]]
         self.issue = copies_before(self.first, lambda op: is_alone(op, first.warpgroup, "warp.copy_async"))
         self.copy = find_all(self.issue, "warp.copy_async")[0]
-        self.count = self.copy.operands[7].owner.operation.operands[0]
+        self.keys, self.count = self.copy.operands[6], self.copy.operands[7].owner.operation.operands[0]
         inside = [value for terms in first.terms for value in terms if not isinstance(value.owner, ir.Block)]
         if any(op.block == self.block and ops.index(op) > ops.index(self.issue) for op in (v.owner.operation for v in inside)):
             raise Refused("where a window is depends on what is computed after the keys were copied")
 
     @property
-    def tile(self) -> ir.MemRefType:
-        """The type of a warpgroup's window."""
-        element = ir.MemRefType(self.source.type).element_type
-        type_ = build.shared_type([1, ROWS, self.columns], element, WINDOW_SWIZZLE)
-        return ir.MemRefType.get([ROWS, self.columns], element, memory_space=type_.memory_space)
+    def key(self) -> tuple[object, ...]:
+        """What windows of several loops have in common that may have one ring."""
+        return self.source, self.columns, self.keys
 
-    @property
-    def bytes(self) -> int:
-        """Of a stage of all warpgroups' windows."""
-        return self.warpgroups * bytes_of(self.tile)
-
-    def stage(self, depth: int) -> None:
-        """Makes the ring, its copies beside those of the keys, and its reads."""
-        element, count = ir.MemRefType(self.source.type).element_type, self.warpgroups * depth
-        with self.first.location, ir.InsertionPoint(self.role):
-            with build.named("window_buffer"):
-                buffer = build.op("alloc", results=[build.shared_type([count, ROWS, self.columns], element, WINDOW_SWIZZLE)]).result
-            with build.named("window_full"):
-                full = build.barrier(count, _LANES)
-            with build.named("window_free"):
-                free = build.barrier(count, rings.WARPS)
+    def stage(self, ring: "WindowRing", frame: tuple[ir.Value, ir.Value, ir.Value], depth: int) -> None:
+        """Makes its copies, one a warpgroup, beside those of the keys, and its reads. `frame`: buffer, and barriers full and free."""
+        (buffer, full, free), read = frame, self.reads[0]
         with self.first.location, ir.InsertionPoint(self.issue), build.named("window_stage"):
             stage, phase = build.stage(self.count, depth)
         with self.first.location, ir.InsertionPoint(self.issue.regions[0].blocks[0].operations[-1]):
             other = arith.XOrIOp(phase, build.index(1)).result
-            for warpgroup in range(self.warpgroups):
+            for warpgroup in range(ring.warpgroups):
                 at = arith.AddIOp(build.index(warpgroup * depth), stage).result
                 build.op("wait", [free, at, other])
-                target = self._view(buffer, at)
-                places = [self.reads[0].place(n, warpgroup * ROWS) for n in range(len(self.reads[0].terms))]
-                build.op("copy_window_async", [self.source, *places, target, full, at], rows=self.reads[0].rows)
-        with self.first.location, ir.InsertionPoint(self.first):
-            own = arith.AddIOp(arith.MulIOp(self.reads[0].warpgroup, build.index(depth)).result, stage).result
-            tile = self._view(buffer, own)
+                places = [read.place(n, warpgroup * ROWS) for n in range(len(read.terms))]
+                build.op("copy_window_async", [self.source, *places, ring.view(buffer, at), full, at], rows=read.rows)
+        with self.first.location, ir.InsertionPoint(self._wait()):
+            own = arith.AddIOp(arith.MulIOp(read.warpgroup, build.index(depth)).result, stage).result
+            tile = ring.view(buffer, own)
             build.op("wait", [full, own, phase])
         with self.last.location, ir.InsertionPoint.after(self.last):
             build.op("arrive", [free, own])
@@ -164,13 +158,64 @@ class StagedWindow:
             read.load.erase()
             erase_unused(read.map_.regions[0].blocks[0])
 
-    def _view(self, buffer: ir.Value, stage: ir.Value) -> ir.Value:
+    def _wait(self) -> ir.Operation:
+        """Before which op warps wait for a window: the wait for the product before the first map that reads it.
+
+        So nothing else stands between a product and the maps of its scores.
+        """
+        ops = [view.operation for view in self.block.operations]
+        before = [op for op in ops[ops.index(self.issue) : ops.index(self.first)] if op.name == "warp.mma_wait"]
+        return before[-1] if before else self.first
+
+
+@dataclass
+class WindowRing:
+    """The ring of a window of each loop over keys: it is used as often as that of the keys. Raises Refused where some loop has none."""
+
+    kernel: ir.Operation
+    windows: list[StagedWindow]
+
+    def __post_init__(self) -> None:
+        first = self.windows[0]
+        copies = [op for op in find_all(self.kernel, "warp.copy_async") if op.operands[6] == first.keys]
+        if len(copies) != len(self.windows) or any(window.copy not in copies for window in self.windows):
+            raise Refused("only some of the loops over keys read a captured tensor at their rows and columns")
+        self.role = next(op for op in find_all(self.kernel, "warp.role") if first.reads[0].warpgroup.owner == op.regions[0].blocks[0])
+        self.warpgroups, self.element = number(self.role, "warpgroups"), ir.MemRefType(first.source.type).element_type
+
+    @property
+    def tile(self) -> ir.MemRefType:
+        """The type of a warpgroup's window."""
+        type_ = build.shared_type([1, ROWS, self.windows[0].columns], self.element, WINDOW_SWIZZLE)
+        return ir.MemRefType.get(type_.shape[1:], self.element, memory_space=type_.memory_space)
+
+    @property
+    def bytes(self) -> int:
+        """Of a stage of all warpgroups' windows."""
+        return self.warpgroups * bytes_of(self.tile)
+
+    def stage(self, depth: int) -> None:
+        """Makes the ring, of so many stages for each warpgroup, and all that uses it."""
+        count = self.warpgroups * depth
+        with self.windows[0].first.location, ir.InsertionPoint(self.role):
+            with build.named("window_buffer"):
+                buffer = build.op("alloc", results=[build.shared_type([count, *self.tile.shape], self.element, WINDOW_SWIZZLE)]).result
+            with build.named("window_full"):
+                full = build.barrier(count, _LANES)
+            with build.named("window_free"):
+                free = build.barrier(count, rings.WARPS)
+        for window in self.windows:
+            window.stage(self, (buffer, full, free), depth)
+
+    def view(self, buffer: ir.Value, stage: ir.Value) -> ir.Value:
+        """The window in a stage."""
         with build.named("window_tile"):
             return build.op("view", [buffer, stage, build.index(0), build.index(0)], [self.tile]).result
 
 
-def _share_batches(kernel: ir.Operation, windows: list[StagedWindow]) -> bool:
+def _share_batches(kernel: ir.Operation, rings_: list[WindowRing]) -> bool:
     """Lets tiles of batch entries of a head follow each other, where all of them read the same windows; whether they do."""
+    windows = [window for ring in rings_ for window in ring.windows]
     batch = windows[0].copy.operands[1]
     made = maker(batch, "arith.divsi")
     others = [use.owner.operation for use in made.operands[0].uses] if made is not None else []
@@ -181,7 +226,7 @@ def _share_batches(kernel: ir.Operation, windows: list[StagedWindow]) -> bool:
     if any(depends(value, batch) for window in windows for terms in window.reads[0].terms for value in terms):
         return False
     pair = made.operands[0]
-    with made.location, ir.InsertionPoint(windows[0].role), build.named("batches"):
+    with made.location, ir.InsertionPoint(rings_[0].role), build.named("batches"):
         batches = memref.DimOp(queries[0].operands[0], build.index(0)).result
     for op, other in ((heads[0], arith.DivSIOp), (made, arith.RemSIOp)):
         with op.location, ir.InsertionPoint(op):

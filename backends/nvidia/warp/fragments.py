@@ -268,7 +268,8 @@ def _extend(printer: WarpPrinter, op: ir.Operation, a: str) -> None:
     """An element of a fragment is unpacked already where nothing else asks for it."""
     source = op.operands[0]
     read = maker(source, "tensor.extract") or maker(source, "memref.load")
-    if read is None or (read.name == "memref.load" and not is_tile(read.operands[0].type)) or str(op.results[0].type) != "f32" or any(use.owner.operation.name != "arith.extf" for use in source.uses):
+    unpacked = read is not None and (read.name == "tensor.extract" or is_tile(read.operands[0].type))
+    if not unpacked or str(op.results[0].type) != "f32" or any(use.owner.operation.name != "arith.extf" for use in source.uses):
         scalars.RULES["arith.*"](printer, op, a)
     else:
         printer.define(op.results[0], a[1:-1], "x")

@@ -1,4 +1,4 @@
-"""Rules of windows of captured tensors: TMA or lanes bring them, and maps read two elements of a thread, or matrices of a warp, at a time."""
+"""Rules of windows of captured tensors: TMA or lanes bring them, and maps read pairs of elements, or matrices, at a time."""
 
 from typing import Any
 
@@ -35,7 +35,9 @@ def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: A
         with printer.writer.block("if (lane == 0)"):
             printer.line(f"attn::barrier_arrive_expect({full}, {bytes_of(type_)});")
             for n in range(-(-type_.shape[1] // width)):
-                to, column = (f"{tile.address} + {n * tile.atom}", f"{operand(places[last])} + {n * width}") if n else (tile.address, places[last])
+                to, column = (
+                    (f"{tile.address} + {n * tile.atom}", f"{operand(places[last])} + {n * width}") if n else (tile.address, places[last])
+                )
                 printer.line(f"attn::tma_load({to}, &{map_}, {full}, {column}, {places[rows]}{others});")
         printer.line(f"else attn::barrier_arrive({full});", "__syncwarp();")
     first = sizes.element(source, ["0" if n in (rows, last) else operand(place) for n, place in enumerate(places)])
@@ -77,7 +79,9 @@ def _load(printer: WarpPrinter, op: ir.Operation, memory: Any, *places: str) -> 
         printer.line(f"const float2 {both} = {of.unpack}({name}[r / 4 % 2 * 2 + r / 2 % 2]);")
         text = f"r % 2 ? {both}.y : {both}.x"
     else:
-        printer.line(f"if (r % 2 == 0) {name} = attn::load_shared2(({start} ^ r / 4 % 4 * 32) + r / 16 * {memory.atom} + r / 2 % 2 * 1024);")
+        printer.line(
+            f"if (r % 2 == 0) {name} = attn::load_shared2(({start} ^ r / 4 % 4 * 32) + r / 16 * {memory.atom} + r / 2 % 2 * 1024);"
+        )
         text = f"r % 2 ? {name}.y : {name}.x"
     if of.packed == 1:
         printer.define(op.results[0], text, "of_window")
