@@ -20,6 +20,8 @@ _OPS = frozenset({
 })  # fmt: skip
 """Ops of such kernels."""
 _ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori", "arith.index_cast", "arith.sitofp", "math.absf", "math.sqrt"}
+_WIDENED = frozenset({"arith.extf"})
+"""And with biases of 16 bits."""
 _FIRST, _SECOND, _PAIR = frozenset({0}), frozenset({1}), frozenset({0, 1})
 """What places depend on, by the arguments of maps over pairs: a query and a key, in a backward pass a key and a query."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
@@ -80,7 +82,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    return not fields.get("deterministic") and "windows" not in fields and key in known
+    return not fields.get("deterministic") and key in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
@@ -107,6 +109,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
     window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
+    known |= _WIDENED if "biases16" in (captured or ()) else set()
     if (
         set(facts) - {"block_q", "block_kv", "grid"}
         or not all(op == kernel or op.name in known for op in walk(kernel))
@@ -140,7 +143,7 @@ def _weight(kernel: ir.Operation, maps: list[ir.Operation], exponentials: int) -
 
 def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -> list[str] | None:
     """What is read of captured tensors: numbers of "keys"; "numbers" or, of integers, "lengths" of the head or batch entry; "sums": at the
-    sum of both positions.
+    sum of both positions; "biases16" or "biases32", by their bits: of each query and key, in windows.
 
     "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
@@ -161,7 +164,15 @@ def _read_at(read: ir.Operation) -> str:
     block, kinds, indices = around.regions[0].blocks[0], _places(read), list(read.operands)[1:]
     if kinds == {_PAIR} and len(indices) == 1:
         return "sums" if [_growth(indices[0], argument) for argument in block.arguments] == [1, 1] else ""
+    if isinstance(read.results[0].type, ir.FloatType) and _is_window(indices, list(block.arguments)):
+        return f"biases{read.results[0].type.width}"
     return {frozenset(): same, _SECOND: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+
+
+def _is_window(indices: list[ir.Value], places: list[ir.Value]) -> bool:
+    """Whether one index grows with the query, the last one with the key, and no other with either."""
+    grown = [[_growth(index, place) for place in places] for index in indices]
+    return grown[-1] == [0, 1] and sorted(grown[:-1], key=str) == [*[[0, 0]] * (len(indices) - 2), [1, 0]]
 
 
 def _places(read: ir.Operation) -> set[frozenset[int]]:
