@@ -20,7 +20,7 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
     of each result. `reductions` has an entry for each result: "" for one of the map's shape; "sum", "max" or "min" for one of parts, in
     which each thread reduces what it has of a row. A result of index arithmetic, such as the last column that a row sees, may be i32.
 
-    It may also read a tile of its shape in shared memory at the element's own place (`memref.load`), each warp its own rows.
+    It may also read a tile of its shape in shared memory at the element's own place (`memref.load`), (i, j), or, of its transpose, (j, i).
     """
 
     reductions: ir.ArrayAttr
@@ -63,7 +63,8 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
         if not check(self, own, "reads fragments at the element's own place"):
             return False
         loads = [op for op in walk(self) if op.name == "memref.load" and is_tile(op.operands[0].type)]
-        fits = all(list(op.operands)[1:] == places and list(op.operands[0].type.shape) == list(self.shape) for op in loads)
+        turns = [(list(op.operands)[1:], list(op.operands[0].type.shape)) for op in loads]
+        fits = all(turn in ((places, list(self.shape)), (places[::-1], list(self.shape)[::-1])) for turn in turns)
         return check(self, fits, "reads tiles of its shape in shared memory at the element's own place")
 
     def _at(self, read: ir.Type) -> bool:

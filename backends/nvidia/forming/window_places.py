@@ -17,12 +17,14 @@ _NO_BOX = "a map reads a captured tensor at places that are no box of rows along
 class WindowRead:
     """A read of a map at its own row and column. `terms`: for each dimension, what its index is the sum of, beside row and column.
 
-    `rows`: along which dimension rows are; `top`: the op of the loop's block `block` in which the map stands.
+    `rows`: along which dimension the rows in memory are: the map's rows, or, where it is `turned`, its columns. `top`: the op of the loop's
+    block `block` in which the map stands.
     """
 
     load: ir.Operation
     map_: ir.Operation
     rows: int
+    turned: bool
     terms: tuple[tuple[ir.Value, ...], ...]
     top: ir.Operation
     warpgroup: ir.Value
@@ -43,7 +45,7 @@ class WindowRead:
         return (
             self.source,
             self.block.owner.operation,
-            self.rows,
+            (self.rows, self.turned),
             tuple(self.map_.attributes["shape"]),
             tuple((len(each), frozenset(each)) for each in self.terms),
         )
@@ -66,20 +68,19 @@ def read_of(load: ir.Operation, kernel: ir.Operation) -> WindowRead:
     if str(type_.element_type) not in WINDOW_ELEMENTS:
         raise Refused(f"windows have elements of {', '.join(WINDOW_ELEMENTS)}, not {type_.element_type}")
     found = [_index(value, map_, kernel) for value in list(load.operands)[1:]]
-    rows = [n for n, (_, moving) in enumerate(found) if moving == [i]]
-    columns = [n for n, (_, moving) in enumerate(found) if moving == [j]]
-    moved = sum(bool(moving) for _, moving in found)
-    if len(rows) != 1 or columns != [type_.rank - 1] or moved != 2:
+    moved = [n for n, (_, moving) in enumerate(found) if moving]
+    turned = found[-1][1] == [i]
+    if len(moved) != 2 or [found[n][1] for n in moved] != ([[j], [i]] if turned else [[i], [j]]) or moved[1] != type_.rank - 1:
         raise Refused(_NO_BOX)
     top, warpgroup = _top(map_)
     terms = tuple(tuple(fixed) for fixed, _ in found)
     for n, each in enumerate(terms):
         own = [term for term in each if is_first_row(term, warpgroup)]
-        if len(own) != (n == rows[0]) or any(depends(term, warpgroup) for term in each if term not in own):
+        if len(own) != (n == moved[turned]) or any(depends(term, warpgroup) for term in each if term not in own):
             raise Refused(_NO_BOX)
         if any(_is_inside(term, top) for term in each):
             raise Refused("where a window is depends on a condition of the loop over keys")
-    return WindowRead(load, map_, rows[0], terms, top, warpgroup)
+    return WindowRead(load, map_, moved[0], turned, terms, top, warpgroup)
 
 
 def _index(value: ir.Value, map_: ir.Operation, kernel: ir.Operation) -> tuple[list[ir.Value], list[ir.Value]]:
@@ -111,12 +112,23 @@ def _index(value: ir.Value, map_: ir.Operation, kernel: ir.Operation) -> tuple[l
 
 
 def _is_last_row(value: ir.Value, kernel: ir.Operation) -> bool:
-    """Whether a number is that of the last row of the tensor of queries, which is copied once a tile."""
+    """Whether a number is that of the last row that exists of the tensor whose blocks are copied once a tile, or of such a block."""
     less = maker(value, "arith.subi")
-    size = maker(less.operands[0], "memref.dim") if less is not None else None
-    if less is None or size is None or not (_is_number(less.operands[1], 1) and _is_number(size.operands[1], 2)):
-        return False
-    return any(op.operands[0] == size.operands[0] and rings.depth(op) == 1 for op in find_all(kernel, "warp.copy_async"))
+    return less is not None and _is_number(less.operands[1], 1) and _is_size(less.operands[0], kernel)
+
+
+def _is_size(value: ir.Value, kernel: ir.Operation) -> bool:
+    """Whether a number is that of the rows of such a tensor, or of those from some row on, or of a block's."""
+    op = maker(value)
+    match op.name if op is not None else "":
+        case "memref.dim":
+            copies = [each for each in find_all(kernel, "warp.copy_async") if each.operands[0] == op.operands[0]]
+            return _is_number(op.operands[1], 2) and any(rings.depth(each) == 1 for each in copies)
+        case "arith.subi":
+            return _is_size(op.operands[0], kernel)
+        case "arith.minsi":
+            return any(_is_size(each, kernel) for each in op.operands)
+    return False
 
 
 def _is_number(value: ir.Value, wanted: int) -> bool:

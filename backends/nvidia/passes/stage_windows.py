@@ -30,10 +30,10 @@ _BARRIERS = 1024
 class StageWindows(Pass):
     """Where maps read a captured tensor at their own rows and columns, as dense biases are, copies a window of it for each block of keys to
     shared memory (`warp.copy_window_async`), and lets the maps read that, each warpgroup 64 rows. Rows go along one dimension of the
-    tensor, columns along the last one. Each warpgroup has a ring of its own, of `stages` stages or as many as the schedule says
-    (`windows`), two without either, and fewer where they do not fit beside the stages of keys; it is as often used as that of the keys.
-    Where all batch entries read the same windows, tiles of a head's entries follow each other, so that these are in the second level
-    cache.
+    tensor, columns along the last one; in backward passes, whose maps have rows of keys, columns along one and rows along the last one.
+    Each warpgroup has a ring of its own, of `stages` stages or as many as the schedule says (`windows`), two without either, and fewer
+    where they do not fit beside the stages of what the loop copies; it is as often used as the first of its rings. Where all batch
+    entries read the same windows, tiles of a head's entries follow each other, so that these are in the second level cache.
 
     Runs before `warp-specialize`. A kernel stays as it is, with the reason in `warp.refused`, where no map reads so, windows do not fit, or
     the schedule has 0: then its maps read element by element.
@@ -82,7 +82,9 @@ def _rings(kernel: ir.Operation) -> "list[WindowRing]":
 
 
 def _columns(load: ir.Operation) -> int:
-    """Those of the map over tiles of wgmma in which a load stands; 0 elsewhere."""
+    """Those of the map over tiles of wgmma in which a load of a tensor stands; 0 elsewhere."""
+    if not isinstance(load.operands[0].owner, ir.Block):
+        return 0
     map_ = load.parent.operation if load.parent is not None else None
     if map_ is None or map_.name != "warp.map" or len(list(map_.attributes["shape"])) != 2:
         return 0
@@ -114,9 +116,10 @@ class StagedWindow:
     def __post_init__(self) -> None:
         first = self.reads[0]
         self.source, self.block, self.loop = first.source, first.block, first.block.owner.operation
-        self.columns = list(first.map_.attributes["shape"])[1]
-        if self.columns % _STEP:
-            raise Refused(f"windows have a multiple of {_STEP} columns, not {self.columns}")
+        columns = list(first.map_.attributes["shape"])[1]
+        if columns % _STEP:
+            raise Refused(f"maps read windows of a multiple of {_STEP} columns, not {columns}")
+        self.shape = (columns, ROWS) if first.turned else (ROWS, columns)
         ops = [view.operation for view in self.block.operations]
         tops = sorted(ops.index(read.top) for read in self.reads)
         self.first, self.last = ops[tops[0]], ops[tops[-1]]
@@ -130,7 +133,7 @@ class StagedWindow:
     @property
     def key(self) -> tuple[object, ...]:
         """What windows of several loops have in common that may have one ring."""
-        return self.source, self.columns, self.keys
+        return self.source, self.shape, self.reads[0].turned, self.keys
 
     def stage(self, ring: "WindowRing", frame: tuple[ir.Value, ir.Value, ir.Value], depth: int) -> None:
         """Makes its copies, one a warpgroup, beside those of the keys, and its reads. `frame`: buffer, and barriers full and free."""
@@ -152,7 +155,7 @@ class StagedWindow:
             build.op("arrive", [free, own])
         for read in self.reads:
             with read.load.location, ir.InsertionPoint(read.load):
-                operands = [tile, *list(read.load.block.arguments)]
+                operands = [tile, *list(read.load.block.arguments)[:: -1 if read.turned else 1]]
                 made = ir.Operation.create("memref.load", results=[read.load.results[0].type], operands=operands).result
             read.load.results[0].replace_all_uses_with(made)
             read.load.erase()
@@ -186,7 +189,7 @@ class WindowRing:
     @property
     def tile(self) -> ir.MemRefType:
         """The type of a warpgroup's window."""
-        type_ = build.shared_type([1, ROWS, self.windows[0].columns], self.element, WINDOW_SWIZZLE)
+        type_ = build.shared_type([1, *self.windows[0].shape], self.element, WINDOW_SWIZZLE)
         return ir.MemRefType.get(type_.shape[1:], self.element, memory_space=type_.memory_space)
 
     @property
@@ -215,6 +218,8 @@ class WindowRing:
 
 def _share_batches(kernel: ir.Operation, rings_: list[WindowRing]) -> bool:
     """Lets tiles of batch entries of a head follow each other, where all of them read the same windows; whether they do."""
+    if find_all(kernel, "warp.order_wait"):
+        return False  # tiles wait for others, whose numbers come before
     windows = [window for ring in rings_ for window in ring.windows]
     batch = windows[0].copy.operands[1]
     made = maker(batch, "arith.divsi")

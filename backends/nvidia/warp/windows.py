@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.warp import memory as memory_rules
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import MATRICES, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -52,19 +52,30 @@ def declare(printer: WarpPrinter, block: ir.Block) -> None:
     for op in (view.operation for view in block.operations):
         if op.name != "memref.load" or not is_tile(op.operands[0].type):
             continue
-        type_, memory = ir.MemRefType(op.operands[0].type), printer.printed[op.operands[0]]
-        if type_.shape[0] != _ROWS or type_.shape[1] % 16 or not isinstance(memory, Address):
+        type_, memory, turned = ir.MemRefType(op.operands[0].type), printer.printed[op.operands[0]], _is_turned(op)
+        rows, columns = list(type_.shape)[:: -1 if turned else 1]
+        if rows != _ROWS or columns % 16 or not isinstance(memory, Address):
             raise UnsupportedError(f"warp: maps read windows of {_ROWS} rows and a multiple of 16 columns ({source_line(op.location)})")
         start, name, lane = printer.names.fresh("window_at"), printer.names.fresh("of_window"), lane_here(printer)
-        if type_.element_type.width == _HALF:
-            # Lane l gives row l % 8 of matrix l / 8: rows above and below, of two chunks of 8 columns.
-            place = f"(warp * 16 + {lane} % 16) * 128 + ({lane} / 16 ^ {lane} % 8) * 16"
-            printer.line(f"uint32_t {name}[4];")
-        else:
-            place = f"(warp * 16 + {lane} / 4) * 128 + ({lane} % 4 * 8 ^ {lane} / 4 * 16)"
-            printer.line(f"float2 {name};")
+        half = type_.element_type.width == _HALF
+        # Of halves, lane l gives row l % 8 of matrix l / 8: rows above and below, of two chunks of 8 columns.
+        place = {
+            (False, False): f"(warp * 16 + {lane} / 4) * 128 + ({lane} % 4 * 8 ^ {lane} / 4 * 16)",
+            (True, False): f"(warp * 16 + {lane} % 16) * 128 + ({lane} / 16 ^ {lane} % 8) * 16",
+            (False, True): f"warp / 2 * {memory.atom} + {lane} % 4 * 256 + (warp % 2 * 64 + {lane} / 4 * 4 ^ {lane} % 4 * 32)",
+            (True, True): f"({lane} / 16 * 8 + {lane} % 8) * 128 + (warp * 2 + {lane} / 8 % 2 ^ {lane} % 8) * 16",
+        }[half, turned]
+        if half:
+            printer.headers[MATRICES] = None
+        if half or not turned:
+            printer.line(f"uint32_t {name}[4];" if half else f"float2 {name};")
         printer.line(f"const uint32_t {start} = {memory.address} + {place};")
         printer.windows[op] = (start, name)
+
+
+def _is_turned(op: ir.Operation) -> bool:
+    """Whether a map reads the element of a window's transpose."""
+    return op.operands[1] != op.block.arguments[0]
 
 
 def _load(printer: WarpPrinter, op: ir.Operation, memory: Any, *places: str) -> None:
@@ -72,16 +83,19 @@ def _load(printer: WarpPrinter, op: ir.Operation, memory: Any, *places: str) -> 
     if not is_tile(op.operands[0].type):
         memory_rules.RULES["memref.load"](printer, op, memory, *places)
         return
-    (start, name), of = printer.windows[op], element(op.results[0].type)
+    (start, name), of, turned = printer.windows[op], element(op.results[0].type), _is_turned(op)
     if of.bits == _HALF:
-        printer.line(f"if (r % 8 == 0) attn::load_matrices(({start} ^ r / 4 % 8 * 16) + r / 32 * {memory.atom}, {name});")
+        helper = "load_matrices_transposed" if turned else "load_matrices"
+        at_column = f"{start} + r / 8 * 2048" if turned else f"({start} ^ r / 4 % 8 * 16) + r / 32 * {memory.atom}"
+        printer.line(f"if (r % 8 == 0) attn::{helper}({at_column}, {name});")
         both = printer.names.fresh("pair")
         printer.line(f"const float2 {both} = {of.unpack}({name}[r / 4 % 2 * 2 + r / 2 % 2]);")
         text = f"r % 2 ? {both}.y : {both}.x"
+    elif turned:
+        text = f"attn::load_shared(({start} ^ r / 2 % 2 * 32 ^ r % 2 * 16) + r % 2 * 128 + r / 4 * 1024)"
     else:
-        printer.line(
-            f"if (r % 2 == 0) {name} = attn::load_shared2(({start} ^ r / 4 % 4 * 32) + r / 16 * {memory.atom} + r / 2 % 2 * 1024);"
-        )
+        at_row = f"r / 16 * {memory.atom} + r / 2 % 2 * 1024"
+        printer.line(f"if (r % 2 == 0) {name} = attn::load_shared2(({start} ^ r / 4 % 4 * 32) + {at_row});")
         text = f"r % 2 ? {name}.y : {name}.x"
     if of.packed == 1:
         printer.define(op.results[0], text, "of_window")

@@ -54,15 +54,17 @@ def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Any, *places: A
     """The element of a tile in shared memory at the place of the map: all of them at once, of which each warp reads its rows."""
     if not isinstance(source, View):
         return memory.RULES["memref.load"](machine, unit, inst, source, *places)
-    return _read(machine, unit, inst, source)
+    return _read(machine, unit, inst, source, turned=len(places[0]) == 1)
 
 
-def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
+def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View, turned: bool) -> Steps:
+    """Of a transpose each warp reads its columns of all rows."""
     yield
     size = len(view.array) // len(unit.warps)
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(view.part(warp.number * size, size).cells(), warp, access)
-    return view.array.copy()
+        own = view if turned else view.part(warp.number * size, size)
+        machine.accesses.read(own.cells(), warp, access)
+    return (view.array.T if turned else view.array).copy()
 
 
 RULES: dict[str, Rule] = {"memref.load": _load, "warp.copy_window_async": _copy_window_async}
