@@ -10,7 +10,6 @@ from attn_mlir.dialects.warp.copies import (
     CopyRowsLanesAsyncOp,
     CopyRowsScaledOp,
     CopyWaitOp,
-    CopyWindowAsyncOp,
     LoadAsyncOp,
     LoadWaitOp,
     MakeRowsOp,
@@ -24,6 +23,7 @@ from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
+from attn_mlir.dialects.warp.windows import CopyWindowAsyncOp
 
 __all__ = [
     "AddAsyncOp",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.copies import WINDOW_ELEMENTS, WINDOW_RANKS
+from attn_mlir.dialects.warp.windows import WINDOW_ELEMENTS, WINDOW_RANKS
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import find_all, maker
 

@@ -11,9 +11,9 @@ from attn_mlir.backends.nvidia.forming.window_places import WindowRead, copies_b
 from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.copies import WINDOW_SWIZZLE
 from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.dialects.warp.windows import WINDOW_SWIZZLE
 from attn_mlir.mlir import arith, ir, memref
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import erase_unused, find_all, maker

@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
+from attn_mlir.backends.nvidia.passes.stage_windows import StageWindows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.source import kernel_code
@@ -122,6 +123,7 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
         (refused,) = find_all(module.operation, "func.func")
         raise Refused("; ".join(reasons(refused).values()) or "it has no tiles")
     check_packed(kernels[0])
+    check_windows(kernels[0])
     return module, kernels[0]
 
 
@@ -130,6 +132,13 @@ def check_packed(kernel: ir.Operation) -> None:
     why = reasons(kernel).get(PackRows.name, "")
     if why and chosen(kernel, "pack", 0, 1) > 1:
         raise Refused(f"no heads of queries can be packed: {why}")
+
+
+def check_windows(kernel: ir.Operation) -> None:
+    """Raises Refused where windows were asked for and none are made: the kernel would be right, and slow."""
+    why = reasons(kernel).get(StageWindows.name, "")
+    if why and chosen(kernel, "windows", 0, 0):
+        raise Refused(f"no windows of captured tensors are copied: {why}")
 
 
 def check_draws(kernel: ir.Operation) -> None:

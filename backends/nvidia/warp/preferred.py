@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -45,7 +46,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
