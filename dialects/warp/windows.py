@@ -22,8 +22,9 @@ class CopyWindowAsyncOp(Warp.Operation, name="copy_window_async"):
     `source`, and j further along the last one, than its element at `places`, an index for each dimension.
 
     Where these two leave the tensor there are zeros. One of 16-bit or f32 elements, with a swizzle of 128 bytes. TMA brings it where the
-    tensor's address and strides allow it, else the lanes of the warpgroup's first warp copy words or elements: either way each of them
-    arrives once at the barrier of the stage, which awaits as many arrivals for it as a warp has lanes.
+    tensor's address and strides allow it, else the lanes of a warp copy words or elements: either way each of them arrives once at the
+    barrier of the stage, which awaits as many arrivals for it as a warp has lanes. One warp of the warpgroup does it, the first one only
+    where it is alone: the others take stages in turn, as those of `warp.make_rows`.
     """
 
     source: ext.Operand[Any]

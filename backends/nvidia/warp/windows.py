@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.warp import memory as memory_rules
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import MATRICES, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import MATRICES, around, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -31,7 +31,10 @@ def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: A
     map_ = sizes.window(source, rows - last - 1, width, height)
     outer = [places[n] for n in range(last - 1, -1, -1) if n != rows]
     others = "".join(f", {place}" for place in [*outer, *["0"] * (2 - len(outer))])
-    with printer.writer.block(f"if (warp == 0 && attn::is_described({map_}))"):
+    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+    chosen = printer.names.fresh("copies")
+    printer.line(f"const bool {chosen} = warp == {f'1 + {operand(stage)} % {warps - 1}' if warps > 1 else '0'};")
+    with printer.writer.block(f"if ({chosen} && attn::is_described({map_}))"):
         with printer.writer.block("if (lane == 0)"):
             printer.line(f"attn::barrier_arrive_expect({full}, {bytes_of(type_)});")
             for n in range(-(-type_.shape[1] // width)):
@@ -44,7 +47,7 @@ def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: A
     strides, counts = ([f"{told(source, n)}" for n in (rows, last)] for told in (sizes.stride, sizes.size))
     kind = f"{c_type(ir.MemRefType(source.type).element_type)}, {height}, {type_.shape[1]}"
     values = [f"&{first}", *strides, places[rows], places[last], *counts, tile.address, full, "lane"]
-    printer.line(f"else if (warp == 0) attn::copy_window<{kind}>({', '.join(values)});")
+    printer.line(f"else if ({chosen}) attn::copy_window<{kind}>({', '.join(values)});")
 
 
 def declare(printer: WarpPrinter, block: ir.Block) -> None:

@@ -110,7 +110,8 @@
   ^bb0(%w: index):
     %t = "warp.map"() ({
     ^bb0(%i: index, %j: index):
-      %x = memref.load %table[%j, %i] : memref<?x?xf32>
+      %at = arith.addi %i, %j : index
+      %x = memref.load %table[%i, %at] : memref<?x?xf32>
       "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
     }) {reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()

@@ -17,7 +17,12 @@ def _copy_window_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Te
     """What half of the lanes copy, every second row, lands on its own, at any time from now on; each of them arrives then."""
     *places, view, barrier, stage = operands
     yield
-    slot, warp, access = stage_of(inst, barrier, stage), unit.active[0], Access(("copy", next(machine.ids)), inst.location)
+    slot, access, others = (
+        stage_of(inst, barrier, stage),
+        Access(("copy", next(machine.ids)), inst.location),
+        unit.active[1:] or unit.active,
+    )
+    warp = others[stage % len(others)]
     machine.accesses.write(view.cells(), warp, access)
     landed, left = _window(inst, source, places, view.array.shape), [2]
     view.array[:] = np.nan
