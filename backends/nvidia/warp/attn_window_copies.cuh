@@ -22,7 +22,7 @@ ATTN_DEVICE void copy_window(const Element *from, long long row_stride, long lon
   constexpr int kSize = sizeof(Element), kWord = 4 / kSize, kWords = Columns / kWord;
   const unsigned bits = static_cast<unsigned>(reinterpret_cast<uintptr_t>(from + column)) | static_cast<unsigned>(row_stride * kSize);
   if (column_stride == 1 && bits % 4 == 0 && column >= 0) {
-#pragma unroll 4
+#pragma unroll 2
     for (int n = lane; n < Rows * kWords; n += 32) {
       const int r = n / kWords, c = n % kWords * kWord, left = columns - column - c;
       const bool exists = row + r >= 0 && row + r < rows && left > 0;
@@ -34,7 +34,7 @@ ATTN_DEVICE void copy_window(const Element *from, long long row_stride, long lon
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
     return;
   }
-#pragma unroll 4
+#pragma unroll 2
   for (int n = lane; n < Rows * Columns; n += 32) {
     const int r = n / Columns, c = n % Columns;
     const bool exists = row + r >= 0 && row + r < rows && column + c >= 0 && column + c < columns;
