@@ -123,7 +123,6 @@ def formed(function: ir.Operation) -> tuple[ir.Module, ir.Operation]:
         (refused,) = find_all(module.operation, "func.func")
         raise Refused("; ".join(reasons(refused).values()) or "it has no tiles")
     check_packed(kernels[0])
-    check_windows(kernels[0])
     return module, kernels[0]
 
 
@@ -153,6 +152,7 @@ def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
     try:
         _module, made = formed(function)
         check_draws(made)
+        check_windows(made)
         code = kernel_code(made, rules_for(made))
         if len(_printed) == _MOST:
             del _printed[next(iter(_printed))]
@@ -170,6 +170,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     try:
         _module, made = formed(kernel)
         check_draws(made)
+        check_windows(made)
     except Refused as reason:
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         raise UnsupportedError(f"warp: no scheduled kernel is made of @{name}: {reason}") from None

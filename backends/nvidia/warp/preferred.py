@@ -83,7 +83,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    return not fields.get("deterministic") and key in known
+    by_element = "windows" not in fields and any("biases" in str(word) for word in key)
+    return not fields.get("deterministic") and not by_element and key in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
