@@ -264,9 +264,10 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
     (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, softmax exact window masked, "
-                          "softmax keys, softmax exact keys, softmax lengths masked, softmax exact lengths masked, "
-                          "softmax exact documents, capped, capped masked, quotient, quotient masked, rectified, passes exact masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
+                          "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
+                          "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
+                          "rectified, passes exact masked",
     (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked",
     (192, 192, 128, 80): "softmax exact, softmax exact masked",
     (192, 128, 128, 80): "softmax exact, softmax exact masked",
@@ -286,8 +287,7 @@ WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
-"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
-1.02 to 1.09 under windows."""
+"""Those whose drawing thread tells warps their tiles: 1.01 to 1.07 times the speed at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)
