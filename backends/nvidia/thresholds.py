@@ -287,7 +287,7 @@ WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
-"""Those whose drawing thread tells warps their tiles: 1.01 to 1.07 times the speed at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
+"""Whose drawing thread tells all warps their tiles: 1.01 to 1.07 times as fast at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)

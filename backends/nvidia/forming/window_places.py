@@ -120,7 +120,9 @@ def _is_last_row(value: ir.Value, kernel: ir.Operation) -> bool:
 def _is_size(value: ir.Value, kernel: ir.Operation) -> bool:
     """Whether a number is that of the rows of such a tensor, or of those from some row on, or of a block's."""
     op = maker(value)
-    match op.name if op is not None else "":
+    if op is None:
+        return False
+    match op.name:
         case "memref.dim":
             copies = [each for each in find_all(kernel, "warp.copy_async") if each.operands[0] == op.operands[0]]
             return _is_number(op.operands[1], 2) and any(rings.depth(each) == 1 for each in copies)

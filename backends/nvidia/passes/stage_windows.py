@@ -70,7 +70,7 @@ def _rings(kernel: ir.Operation) -> "list[WindowRing]":
     windows: dict[object, list[WindowRead]] = {}
     for read in reads:
         windows.setdefault(read.key, []).append(read)
-    found: dict[object, list[StagedWindow]] = {}
+    found: dict[tuple[object, ...], list[StagedWindow]] = {}
     for each in windows.values():
         window = StagedWindow(kernel, each)
         alike = [kept for kept in found if kept[:-1] == window.key and all(other.loop != window.loop for other in found[kept])]
