@@ -237,7 +237,7 @@ def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
 
 
 WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 192, 128): "capped masked, softmax biases32, softmax biases32 masked, softmax biases16",
+    (64, 64, 192, 128): "capped masked, softmax biases32, softmax biases32 masked, softmax biases16, softmax biases16 masked",
     (160, 160, 128, 80): "softmax, capped",
     (192, 192, 128, 80): "softmax, softmax masked, capped",
     (192, 128, 128, 80): "softmax, softmax masked",
@@ -246,7 +246,7 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
-                        "softmax biases16 masked, softmax exact biases16 masked",
+                        "softmax exact biases16 masked",
     (96, 96, 128, 128): "softmax, softmax exact",
     (128, 128, 128, 128): "plain passes, softmax keys, rectified",
     (160, 160, 128, 80): "capped",
@@ -268,7 +268,7 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
                           "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
                           "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
                           "rectified, passes exact masked",
-    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked",
+    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked, softmax exact biases16",
     (192, 192, 128, 80): "softmax exact, softmax exact masked",
     (192, 128, 128, 80): "softmax exact, softmax exact masked",
     (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",

@@ -15,14 +15,14 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = ("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield", "warp.block_id", "warp.block_count")
 
-_OF_WARPS = ("warp.transpose", "warp.make_rows", "warp.copy_window_async")
+_OF_WARPS = ("warp.transpose", "warp.make_rows")
 """What the four warps of a warpgroup share."""
 
 
 @dataclass(frozen=True)
 class SpecializeWarps(Pass):
     """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
-    Where it transposes tiles, adds up numbers of rows, or copies windows, too, the producer has four warps.
+    Where it transposes tiles or adds up numbers of rows, too, the producer has four warps.
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
@@ -64,6 +64,8 @@ class SpecializeWarps(Pass):
         count = number(role, "warpgroups")
         launch = launch_registers(number(kernel, "register_file"), count + 1)
         usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, *_OF_WARPS) else thresholds.COUNTING_REGISTERS
+        if find_all(role, "warp.copy_window_async"):
+            usual = thresholds.WINDOW_REGISTERS[1]
         producer = chosen(kernel, "producer_registers", self.producer_registers, usual)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))
