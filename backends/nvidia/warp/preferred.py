@@ -224,6 +224,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         or (limits and not window)
         or len(counts) != 1
         or len(maps) > _LOOPS
+        or any({_FIRST, _SECOND} <= _places(read) for read in reads)
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)
