@@ -268,7 +268,7 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
                           "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
                           "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
                           "rectified, passes exact masked",
-    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked, softmax exact biases16",
+    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked",
     (192, 192, 128, 80): "softmax exact, softmax exact masked",
     (192, 128, 128, 80): "softmax exact, softmax exact masked",
     (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",
