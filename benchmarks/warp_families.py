@@ -29,6 +29,7 @@ ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
 _SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
 _BIAS, _WINDOW, _CAP = torch.zeros(4, 64, 64), 512, 20.0
+_HALVES = torch.zeros(4, 64, 64, dtype=torch.float16)
 _TABLE, _OF_BATCH, _LENGTHS = torch.zeros(32768), torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
 
 
@@ -50,6 +51,10 @@ def _relative(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
 
 def _dense_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return s + _BIAS[h, i, j]
+
+
+def _half_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    return s + _HALVES[h, i, j]
 
 
 def _documents(b: Any, h: Any, i: Any, j: Any) -> Any:
@@ -96,6 +101,10 @@ def _floats(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda")
 
 
+def _halves(*shape: int) -> torch.Tensor:
+    return torch.randn(shape, device="cuda", dtype=torch.float16)
+
+
 def _of_documents(_: int, length: int) -> list[Any]:
     return [(torch.arange(length, device="cuda") * 4 // max(length, 4)).to(torch.int32)]
 
@@ -111,6 +120,9 @@ FAMILIES = {
     "keys": Family({"score_mod": _key_bias}, lambda h, n: [_floats(n)], masked=False),
     "table": Family({"score_mod": _table}, lambda h, n: [_floats(2 * n)], masked=False),
     "bias": Family({"score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)], masked=False),
+    "causal-bias": Family({**_CAUSAL, "score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)]),
+    "half-bias": Family({"score_mod": _half_bias}, lambda h, n: [_halves(h, n, n)], masked=False),
+    "causal-half-bias": Family({**_CAUSAL, "score_mod": _half_bias}, lambda h, n: [_halves(h, n, n)]),
     "relative": Family({"score_mod": _relative}, lambda h, n: [_floats(32768)], masked=False),
     "batched": Family({"mask_mod": _batched_documents}, lambda h, n: [_of_documents(h, n)[0].repeat(16, 1)], masked=False),
     "padding": Family({"mask_mod": _padding}, lambda h, n: [torch.full((16,), n * 3 // 4, dtype=torch.int32, device="cuda")], masked=False),
@@ -334,8 +346,6 @@ def _speeds(case: Case, runs: dict[str, Callable[..., Any]], saved: Any, how: tu
     work = {"backward": 6 * wide + 4 * value, "tangent": 4 * wide + 4 * value}.get(case.kind, 2 * (wide + value)) * 1e-9
     columns: dict[str, list[str]] = {way: [] for way in runs}
     for batch, length in shapes:
-        if case.family == "bias" and length > 4096:
-            continue
         inputs = inputs_of(case, batch, HEADS // wide, length, saved)
         taken: dict[str, list[float]] = {way: [] for way in runs}
         for number in range(rounds + 1):

@@ -226,7 +226,7 @@ def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
 
 
 WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 192, 128): "capped masked",
+    (64, 64, 192, 128): "capped masked, softmax biases32, softmax biases32 masked, softmax biases16, softmax biases16 masked",
     (160, 160, 128, 80): "softmax, capped",
     (192, 192, 128, 80): "softmax, softmax masked, capped",
     (192, 128, 128, 80): "softmax, softmax masked",
@@ -234,7 +234,8 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
 })  # fmt: skip
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys",
+    (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
+                        "softmax exact biases16 masked",
     (96, 96, 128, 128): "softmax, softmax exact",
     (128, 128, 128, 128): "plain passes, softmax keys, rectified",
     (160, 160, 128, 80): "capped",
@@ -247,7 +248,7 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
-                        "passes exact masked, softmax sums, softmax exact sums",
+                        "passes exact masked, softmax sums, softmax exact sums, softmax exact biases32, softmax exact biases16",
     (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
                         "softmax exact window masked, capped masked, quotient masked",
     (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
@@ -256,14 +257,15 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
                           "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
                           "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
                           "rectified, passes exact masked",
+    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked",
     (192, 192, 128, 80): "softmax exact, softmax exact masked",
     (192, 128, 128, 80): "softmax exact, softmax exact masked",
     (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",
     (64, 64, 128, 64): "softmax tangent, softmax tangent masked",
     (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
 })  # fmt: skip
-"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.28 in units of the Hopper emitter's speed at 1024 to 16384 keys.
-Left out is what the notes' table names."""
+"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.28 in units of the Hopper emitter's speed at 1024 to 16384 keys,
+with dense biases 0.99 to 1.40 (2026-11-28, H100). Left out is what the notes' table names."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
 """Those that are faster than the Hopper emitter's blocks of 192 keys below `WARP_LONGER`; of 80 to 112 columns they are from 8192 on."""
 WARP_LONGER: Annotated[int, _BOTH] = 49152
@@ -274,8 +276,7 @@ WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip
-"""Those whose thread that draws tiles tells all warps where they are: 1.01 to 1.07 times the speed at 1024 keys, 0.995 to 1.03 at more,
-1.02 to 1.09 under windows."""
+"""Whose drawing thread tells all warps their tiles: 1.01 to 1.07 times as fast at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)

@@ -23,6 +23,7 @@ from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
+from attn_mlir.dialects.warp.windows import CopyWindowAsyncOp
 
 __all__ = [
     "AddAsyncOp",
@@ -41,6 +42,7 @@ __all__ = [
     "CopyRowsLanesAsyncOp",
     "CopyRowsScaledOp",
     "CopyWaitOp",
+    "CopyWindowAsyncOp",
     "EachWarpOp",
     "ElectOp",
     "FenceAsyncOp",

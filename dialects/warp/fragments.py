@@ -6,7 +6,7 @@ from typing import Any
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, inside
+from attn_mlir.dialects.warp.kinds import in_form, inside, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
@@ -19,6 +19,8 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
     The region takes an element's place, (i, j) or (i), reads fragments there by `tensor.extract` (row values at i), and yields an element
     of each result. `reductions` has an entry for each result: "" for one of the map's shape; "sum", "max" or "min" for one of parts, in
     which each thread reduces what it has of a row. A result of index arithmetic, such as the last column that a row sees, may be i32.
+
+    It may also read a tile of its shape in shared memory at the element's own place (`memref.load`), (i, j), or, of its transpose, (j, i).
     """
 
     reductions: ir.ArrayAttr
@@ -58,7 +60,12 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
             return False
         reads = [op for op in walk(self) if op.name == "tensor.extract" and fragment(op.operands[0].type)]
         own = all(list(op.operands)[1:] == places[: len(op.operands) - 1] and self._at(op.operands[0].type) for op in reads)
-        return check(self, own, "reads fragments at the element's own place")
+        if not check(self, own, "reads fragments at the element's own place"):
+            return False
+        loads = [op for op in walk(self) if op.name == "memref.load" and is_tile(op.operands[0].type)]
+        turns = [(list(op.operands)[1:], list(op.operands[0].type.shape)) for op in loads]
+        fits = all(turn in ((places, list(self.shape)), (places[::-1], list(self.shape)[::-1])) for turn in turns)
+        return check(self, fits, "reads tiles of its shape in shared memory at the element's own place")
 
     def _at(self, read: ir.Type) -> bool:
         """Whether a fragment has an element, or a row value, for each place of the map."""

@@ -31,6 +31,11 @@ def swizzle_of(type_: ir.MemRefType) -> int:
     return ir.IntegerAttr(ir.DynamicAttr(type_.memory_space).params[0]).value
 
 
+def is_tile(type_: ir.Type) -> bool:
+    """Whether it is a tile in a stage of a swizzled buffer in shared memory."""
+    return is_shared(type_, 2) and swizzle_of(type_) > 0
+
+
 def bytes_of(type_: ir.Type) -> int:
     """Bytes of a static memref or tensor; a swizzled row takes whole swizzle atoms."""
     row, swizzle = row_bytes(type_), swizzle_of(type_) if is_shared(type_, 2, 3) else 0

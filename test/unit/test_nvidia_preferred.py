@@ -50,6 +50,7 @@ def two_passes(s: Any) -> Any:
 
 
 SLOPES, DOCUMENTS, LENGTHS, TABLE = torch.ones(4), torch.zeros(64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32), torch.zeros(256)
+DENSE = torch.zeros(4, 64, 64)
 ENTRIES = torch.zeros(4, 64, dtype=torch.int32)
 SCORES: dict[str, Any] = {
     "alibi": lambda s, b, h, i, j: s + SLOPES[h] * (j - i),
@@ -57,6 +58,10 @@ SCORES: dict[str, Any] = {
     "difference": lambda s, b, h, i, j: s + TABLE[i - j + 128],
     "product": lambda s, b, h, i, j: s + TABLE[(i * j) // 64],
     "capped": CAPPED,
+    "bias": lambda s, b, h, i, j: s + DENSE[h, i, j],
+    "halves": lambda s, b, h, i, j: s + DENSE.half()[h, i, j],
+    "turned": lambda s, b, h, i, j: s + DENSE[h, j, i],
+    "bias and table": lambda s, b, h, i, j: s + DENSE[h, i, j] + TABLE[i - j + 128],
 }
 MASKS: dict[str, Any] = {
     "documents": lambda b, h, i, j: (DOCUMENTS[i] == DOCUMENTS[j]) & (i >= j),
@@ -90,6 +95,11 @@ MASKS: dict[str, Any] = {
         (128, rows.softmax, "", "difference", "hopper"),
         (128, rows.softmax, "", "product", "hopper"),
         (128, rows.softmax, "causal", "alibi", "hopper"),
+        (64, rows.softmax, "", "bias", "warp"),
+        (64, rows.softmax, "causal", "halves", "warp"),
+        (128, rows.softmax, "causal", "bias", "warp"),
+        (128, rows.softmax, "", "turned", "hopper"),
+        (128, rows.softmax, "", "bias and table", "hopper"),
         (80, rows.softmax, "causal", "", "warp"),
         (72, rows.softmax, "causal", "", "hopper"),
         (32, rows.softmax, "", "", "warp"),

@@ -62,6 +62,22 @@ def _of_sums(device: str) -> dict[str, Any]:
     return {"score_mod": score}
 
 
+def _biased(element: torch.dtype, **others: Any) -> Callable[[str], dict[str, Any]]:
+    """Adds a bias of each head, query and key, which lies among NaN."""
+
+    def made(device: str) -> dict[str, Any]:
+        bias = torch.full((4, 711, 720), float("nan"), dtype=element)
+        bias[:, :700, :700] = torch.randn(4, 700, 700, generator=torch.Generator().manual_seed(3)).to(element)
+        bias = bias.to(device)
+
+        def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            return s + bias[h, i, j]
+
+        return {"score_mod": score, **others}
+
+    return made
+
+
 def _rectified(s: Any) -> Any:
     weights = s.max(0.0)
     return weights / (weights.sum() + 1e-5)
@@ -108,6 +124,12 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[i
     "two plain passes": ({"row": _of_squares}, (64, 64)),
     "two plain passes wide": ({"row": _of_squares}, (128, 128)),
     "keys 256": (_of_keys, (256, 256)),
+    "bias": (_biased(torch.float32), (64, 64)),
+    "bias masked": (_biased(torch.float32, **MASKED), (64, 64)),
+    "bias wide": (_biased(torch.float32), (128, 128)),
+    "bias wide, masked": (_biased(torch.float32, **MASKED), (128, 128)),
+    "halves": (_biased(torch.float16), (64, 64)),
+    "halves masked": (_biased(torch.float16, **MASKED), (64, 64)),
 }
 """Options of a call, or what makes them for a device; columns of q and k, and of v."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

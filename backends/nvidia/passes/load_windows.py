@@ -13,7 +13,7 @@ from attn_mlir.passes.regions import find_all
 @dataclass(frozen=True)
 class NvidiaLoadWindows(Pass):
     """In every kernel whose schedule has stages for windows (`windows`), does what `tile-load-windows{products=true}` does, in kernels of
-    pairs with `turned=true`.
+    pairs with `turned=true`. In those that passes of the `warp` dialect form, `warp-stage-windows` does it.
 
     `tile-schedule` has tried it: where windows do not fit, kernels go on reading element by element, and their schedules say why
     (`gathers`).
@@ -23,6 +23,7 @@ class NvidiaLoadWindows(Pass):
 
     def run(self, module: ir.Operation) -> bool:
         for kernel in find_all(module, "func.func"):
-            if SCHEDULE in kernel.attributes and "windows" in attributes.read(kernel, SCHEDULE):
+            fields = attributes.read(kernel, SCHEDULE) if SCHEDULE in kernel.attributes else {}
+            if "windows" in fields and fields.get("emitter") != "warp":
                 make_windows(kernel)
         return True

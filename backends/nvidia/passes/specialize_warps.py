@@ -26,7 +26,8 @@ class SpecializeWarps(Pass):
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
-    what `warp.schedule` has under these names, are what threads get then; without either, producers get 24, and consumers what is left.
+    what `warp.schedule` has under these names, are what threads get then; without either, producers get 24, more where they transpose tiles
+    or copy windows, and consumers what is left.
 
     A kernel stays as it is, with the reason in `warp.refused`, where it has several roles, or nothing is copied by one warpgroup alone.
     """
@@ -63,6 +64,8 @@ class SpecializeWarps(Pass):
         count = number(role, "warpgroups")
         launch = launch_registers(number(kernel, "register_file"), count + 1)
         usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, *_OF_WARPS) else thresholds.COUNTING_REGISTERS
+        if find_all(role, "warp.copy_window_async"):
+            usual = thresholds.WINDOW_REGISTERS[1]
         producer = chosen(kernel, "producer_registers", self.producer_registers, usual)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))

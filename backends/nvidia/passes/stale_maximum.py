@@ -72,6 +72,8 @@ class _Step:
             ops = _numbers_first(ops, self.first)
         self.frees = _arrivals(ops, self.first)
         self.unit = [self.second, *_arrivals(ops, self.second)]
+        # A step that is taken again reads windows of captured tensors again: they are held until then.
+        self.frees += [op for op in ops[ops.index(self.first) + 1 : -1] if op.name == "warp.arrive" and op not in (*self.frees, *self.unit)]
         self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in self.frees and op not in self.unit]
         inner = [each for op in self.rest for each in (op, *walk(op))]
         others = {op.name for op in inner if not op.name.startswith(("arith.", "math.", "tensor.", "memref.load"))}

@@ -1,7 +1,7 @@
 """The tables of rules, one for each chip."""
 
 from attn_mlir.backends.nvidia.forming.facts import target_of
-from attn_mlir.backends.nvidia.warp import barriers, copies, fragments, memory, products, rows, scalars, structure
+from attn_mlir.backends.nvidia.warp import barriers, copies, fragments, memory, products, rows, scalars, structure, windows
 from attn_mlir.backends.nvidia.warp.printer import Rule
 from attn_mlir.mlir import ir
 
@@ -14,11 +14,12 @@ RULES: dict[str, Rule] = {
     **products.RULES,
     **fragments.RULES,
     **rows.RULES,
+    **windows.RULES,
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled fence_async make_rows mbarrier mma_async mma_begin "
-        "mma_commit mma_wait registers store_async store_commit store_wait wait"
+        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async fence_async make_rows mbarrier "
+        "mma_async mma_begin mma_commit mma_wait registers store_async store_commit store_wait wait"
     ).split()
 )  # fmt: skip
 """Ops whose instructions came with sm_90: TMA, wgmma, mbarriers that are waited for."""

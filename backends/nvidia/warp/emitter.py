@@ -13,6 +13,7 @@ from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.passes.claim_sums import ClaimSums
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
+from attn_mlir.backends.nvidia.passes.stage_windows import StageWindows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.claimed import claimed
@@ -144,6 +145,13 @@ def check_claims(kernel: ir.Operation) -> None:
         raise Refused(f"no thread block stores the first sums over keys: {why}")
 
 
+def check_windows(kernel: ir.Operation) -> None:
+    """Raises Refused where windows were asked for and none are made: the kernel would be right, and slow."""
+    why = reasons(kernel).get(StageWindows.name, "")
+    if why and chosen(kernel, "windows", 0, 0):
+        raise Refused(f"no windows of captured tensors are copied: {why}")
+
+
 def check_draws(kernel: ir.Operation) -> None:
     """Raises Refused where tiles wait for others that no thread block may have begun: those of a thread block's number."""
     if find_all(kernel, "warp.order_wait") and not find_all(kernel, "warp.next_tile"):
@@ -156,6 +164,7 @@ def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
     try:
         _module, made = formed(function)
         check_draws(made)
+        check_windows(made)
         code = kernel_code(made, rules_for(made))
         if len(_printed) == _MOST:
             del _printed[next(iter(_printed))]
@@ -173,6 +182,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     try:
         _module, made = formed(kernel)
         check_draws(made)
+        check_windows(made)
     except Refused as reason:
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         raise UnsupportedError(f"warp: no scheduled kernel is made of @{name}: {reason}") from None

@@ -5,11 +5,12 @@ import struct
 from collections.abc import Sequence
 
 from attn_mlir.backends.gpu.structure import widened, yielded
-from attn_mlir.backends.nvidia.warp import quotients, scalars
+from attn_mlir.backends.nvidia.warp import quotients, scalars, windows
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
+from attn_mlir.dialects.warp.kinds import is_tile
 from attn_mlir.dialects.warp.layouts import Digit, Fragment, fragment
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -67,6 +68,7 @@ def _map(printer: WarpPrinter, op: ir.Operation) -> None:
     packed = [(name, f) for name, f in zip(targets, made, strict=True) if f is not None and element(f.element).packed > 1]
     printer.line(*(f"float {name}_low{'[8]' * (element(f.element).packed == 4)};" for name, f in packed if kept is None))
     compared = _compared(printer, block)
+    windows.declare(printer, block)
     places = [a for a in block.arguments if any(_needs(use.owner.operation, compared) for use in a.uses)]
     floats = {op.results[0]: axis for op in (v.operation for v in block.operations) if (axis := _float_of_place(op, block)) is not None}
     lane = "lane"
@@ -193,10 +195,10 @@ def _is_column(value: ir.Value, block: ir.Block) -> bool:
 
 
 def _needs(op: ir.Operation, compared: set[ir.Operation]) -> bool:
-    """Whether an op is printed that uses an element's place: not what reads fragments, or compares columns and nothing else."""
+    """Whether an op is printed that uses an element's place: not what reads fragments and tiles, or compares columns and nothing else."""
     if op.name == "arith.index_cast":
         return any(_needs(use.owner.operation, compared) for use in op.results[0].uses)
-    return op.name != "tensor.extract" and op not in compared
+    return op.name != "tensor.extract" and op not in compared and not (op.name == "memref.load" and is_tile(op.operands[0].type))
 
 
 def _float_of_place(op: ir.Operation, block: ir.Block) -> str | None:
@@ -286,8 +288,9 @@ def _extract(printer: WarpPrinter, op: ir.Operation, tile: str, *places: str) ->
 def _extend(printer: WarpPrinter, op: ir.Operation, a: str) -> None:
     """An element of a fragment is unpacked already where nothing else asks for it."""
     source = op.operands[0]
-    read = maker(source, "tensor.extract")
-    if read is None or str(op.results[0].type) != "f32" or any(use.owner.operation.name != "arith.extf" for use in source.uses):
+    read = maker(source, "tensor.extract") or maker(source, "memref.load")
+    unpacked = read is not None and (read.name == "tensor.extract" or is_tile(read.operands[0].type))
+    if not unpacked or str(op.results[0].type) != "f32" or any(use.owner.operation.name != "arith.extf" for use in source.uses):
         scalars.RULES["arith.*"](printer, op, a)
     else:
         printer.define(op.results[0], a[1:-1], "x")

@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
+from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
 from attn_mlir.backends.nvidia.warp.claimed import claimed
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
@@ -23,6 +24,8 @@ _OPS = frozenset({
 })  # fmt: skip
 """Ops of such kernels."""
 _ROWS = _OPS | {"memref.load", "arith.andi", "arith.ori", "arith.index_cast", "arith.sitofp", "math.absf", "math.sqrt"}
+_WIDENED = frozenset({"arith.extf"})
+"""And with biases of 16 bits."""
 _FIRST, _SECOND, _PAIR = frozenset({0}), frozenset({1}), frozenset({0, 1})
 """What places depend on, by the arguments of maps over pairs: a query and a key, in a backward pass a key and a query."""
 _PAIRS = _OPS | {"tile.accumulate", "memref.load", "arith.negf", "attn.range", "scf.if", "arith.andi", "arith.index_cast"}
@@ -48,7 +51,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang"})
+_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS})
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
@@ -88,8 +91,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
     known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
-    known = thresholds.WARP_PACKED if _is_packed(kernel) else known
-    return not fields.get("deterministic") and "windows" not in fields and key in known
+    packed, windows = _is_packed(kernel), "windows" in fields
+    known = thresholds.WARP_PACKED if packed else known
+    apart = packed if windows else any("biases" in str(word) for word in key)
+    return not fields.get("deterministic") and not apart and key in known
 
 
 def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
@@ -116,6 +121,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
     window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
+    known |= _WIDENED if "biases16" in (captured or ()) else set()
     if (
         set(facts) - {"block_q", "block_kv", "grid"} - _PACKED
         or not _has_views(facts)
@@ -150,7 +156,7 @@ def _weight(kernel: ir.Operation, maps: list[ir.Operation], exponentials: int) -
 
 def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -> list[str] | None:
     """What is read of captured tensors: numbers of "keys"; "numbers" or, of integers, "lengths" of the head or batch entry; "sums": at the
-    sum of both positions.
+    sum of both positions; "biases16" or "biases32", by their bits: of each query and key, in windows.
 
     "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
@@ -171,7 +177,15 @@ def _read_at(read: ir.Operation) -> str:
     block, kinds, indices = around.regions[0].blocks[0], _places(read), list(read.operands)[1:]
     if kinds == {_PAIR} and len(indices) == 1:
         return "sums" if [_growth(indices[0], argument) for argument in block.arguments] == [1, 1] else ""
+    if isinstance(read.results[0].type, ir.FloatType) and _is_window(indices, list(block.arguments)):
+        return f"biases{read.results[0].type.width}"
     return {frozenset(): same, _SECOND: "keys"}.get(next(iter(kinds)), "") if len(kinds) == 1 else ""
+
+
+def _is_window(indices: list[ir.Value], places: list[ir.Value]) -> bool:
+    """Whether one index grows with the query, the last one with the key, and no other with either."""
+    grown = [[_growth(index, place) for place in places] for index in indices]
+    return grown[-1] == [0, 1] and sorted(grown[:-1], key=str) == [*[[0, 0]] * (len(indices) - 2), [1, 0]]
 
 
 def _places(read: ir.Operation) -> set[frozenset[int]]:
@@ -222,6 +236,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         or (limits and not window)
         or len(counts) != 1
         or len(maps) > _LOOPS
+        or any({_FIRST, _SECOND} <= _places(read) for read in reads)
     ):
         return None
     (count,), documents, rectified = counts, bool(find_all(kernel, "attn.range")), _is_rectified(maps)

@@ -77,6 +77,8 @@ class WarpPrinter:
         self.used, self.elected = 0, False
         self.reserved: dict[ir.Value, str] = {}
         """The addresses of buffers that are not printed yet."""
+        self.windows: dict[ir.Operation, tuple[str, str]] = {}
+        """Of reads of windows by the map under print: the address of this thread's elements, and the variable that holds some of them."""
         self.row_index = ""
         """Inside of a map: which of a thread's row values the element in register r belongs to."""
         for value in self.arguments.values:

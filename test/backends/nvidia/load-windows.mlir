@@ -1,10 +1,11 @@
 // Windows of captured tensors for Hopper: made where the schedule has room for them. Idle warps of the producer bring them for each warpgroup, from
 // the message of the warp that loads on; a choice of 0 leaves the reads as they are. In a kernel of pairs they come with the values of query rows.
-// RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=IR
+// RUN: sed 's/attributes {}/attributes {tile.choices = {emitter = "hopper"}}/' %s > %t.hopper
+// RUN: attn-opt %t.hopper -p nvidia-kernel | FileCheck %s --check-prefix=IR
 // RUN: sed 's/attributes {}/attributes {tile.choices = {windows = 0}}/' %s | attn-opt -p nvidia-kernel - > %t
 // RUN: attn-opt %t -p nvidia-load-windows | FileCheck %s --check-prefix=NONE
 // RUN: sed 's/tile.schedule = {/tile.schedule = {windows = 1 : i64, /' %t | attn-opt -p nvidia-load-windows - | FileCheck %s --check-prefix=STAGE
-// RUN: attn-translate %s --to cuda | FileCheck %s
+// RUN: attn-translate %t.hopper --to cuda | FileCheck %s
 // RUN: sed 's/attributes {}/attributes {tile.choices = {windows = 0}}/' %s | attn-translate --to cuda - | FileCheck %s --check-prefix=WITHOUT
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 

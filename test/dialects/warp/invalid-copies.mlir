@@ -144,3 +144,44 @@
   %x = arith.constant 0.0 : f32
   "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
 }) {summed = 1 : i64} : (memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 1 : i64>, index) -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?xi32>
+%t = ub.poison : memref<64x64xi32, #warp.shared<128 : i64>>
+%b = ub.poison : !warp.barrier<1 : i64, 32 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_window_async' copies f16, bf16, f32 of a memref of rank 2 to 4 to a tile that is swizzled over 128 bytes, got memref<?x?xi32> and memref<64x64xi32, #warp.shared<128 : i64>>}}
+"warp.copy_window_async"(%s, %i, %i, %t, %b, %i) {rows = 0} : (memref<?x?xi32>, index, index, memref<64x64xi32, #warp.shared<128 : i64>>, !warp.barrier<1 : i64, 32 : i64>, index) -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?x?xf32>
+%t = ub.poison : memref<64x64xf32, #warp.shared<128 : i64>>
+%b = ub.poison : !warp.barrier<1 : i64, 32 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_window_async' has an index for each of 3 dimensions, got 2}}
+"warp.copy_window_async"(%s, %i, %i, %t, %b, %i) {rows = 0} : (memref<?x?x?xf32>, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<1 : i64, 32 : i64>, index) -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?xf32>
+%t = ub.poison : memref<64x64xf32, #warp.shared<128 : i64>>
+%b = ub.poison : !warp.barrier<1 : i64, 32 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_window_async' counts its rows along a dimension before the last one, got 1}}
+"warp.copy_window_async"(%s, %i, %i, %t, %b, %i) {rows = 1} : (memref<?x?xf32>, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<1 : i64, 32 : i64>, index) -> ()
+
+// -----
+
+"warp.kernel"() ({
+^bb0(%s: memref<?x?xf32>, %t: memref<64x64xf32, #warp.shared<128 : i64>>):
+  %b = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 32 : i64>
+  "warp.role"() ({
+  ^bb0(%i: index):
+    "warp.elect"() ({
+      // expected-error @below {{'warp.copy_window_async' is for all lanes of a warp: it does not stand in 'warp.elect'}}
+      "warp.copy_window_async"(%s, %i, %i, %t, %b, %i) {rows = 0} : (memref<?x?xf32>, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<1 : i64, 32 : i64>, index) -> ()
+    }) : () -> ()
+  }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 168} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()

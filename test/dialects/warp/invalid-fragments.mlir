@@ -105,3 +105,13 @@
 %p = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
 // expected-error @below {{'warp.reaches' asks one warp: it stands in 'warp.each_warp'}}
 %r = "warp.reaches"(%p) {limit = 1.0 : f16} : (tensor<64x64xf16, #warp.layout<"wgmma", "tile">>) -> i1
+
+// -----
+
+%t = ub.poison : memref<64x64xf32, #warp.shared<128 : i64>>
+// expected-error @below {{'warp.map' reads tiles of its shape in shared memory at the element's own place}}
+%r = "warp.map"() ({
+^bb0(%i: index, %j: index):
+  %x = memref.load %t[%i, %i] : memref<64x64xf32, #warp.shared<128 : i64>>
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+}) {reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>

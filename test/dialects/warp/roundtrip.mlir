@@ -21,6 +21,8 @@
   %sums = "warp.alloc"() : () -> memref<1x64x64xf32, #smem>
   %bytes = "warp.alloc"() : () -> memref<2x64x64xf8E5M2, #warp.shared<64 : i64>>
   %numbers = "warp.alloc"() : () -> memref<2x64xf32, #warp.shared<0 : i64>>
+  %windows = "warp.alloc"() : () -> memref<2x64x64xf32, #warp.shared<128 : i64>>
+  %window = "warp.view"(%windows, %c0, %c0, %c0) : (memref<2x64x64xf32, #warp.shared<128 : i64>>, index, index, index) -> memref<64x64xf32, #warp.shared<128 : i64>>
   %landed = "warp.mbarrier"() : () -> !warp.barrier<2 : i64, 33 : i64>
   // CHECK: "warp.role"() ({
   // CHECK-NEXT: ^bb0(%[[GROUP:.*]]: index):
@@ -76,6 +78,9 @@
     // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()
     "warp.copy_rows_async"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0)
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    // CHECK: "warp.copy_window_async"(%{{.*}}) {rows = 1 : i64}
+    "warp.copy_window_async"(%lse, %c0, %c0, %c0, %window, %landed, %c0) {rows = 1}
+        : (memref<?x?x?xf32>, index, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.copy_rows_scaled"(%[[LSE]], {{.*}}) {factor = 5.000000e-01 : f32, most = 0x7F800000 : f32}
     "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
         : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()

@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
-from attn_mlir.reference.warp import barriers, fragments, made_rows, memory, products, structure
+from attn_mlir.reference.warp import barriers, fragments, made_rows, memory, products, structure, windows
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Residency, Rule
@@ -15,7 +15,15 @@ from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.schedules import Schedule, schedules
 from attn_mlir.reference.warp.timed import Event, TimedMachine
 
-RULES: dict[str, Rule] = {**structure.RULES, **barriers.RULES, **memory.RULES, **products.RULES, **fragments.RULES, **made_rows.RULES}
+RULES: dict[str, Rule] = {
+    **structure.RULES,
+    **barriers.RULES,
+    **memory.RULES,
+    **products.RULES,
+    **fragments.RULES,
+    **made_rows.RULES,
+    **windows.RULES,
+}
 
 
 def kernels_of(module: ir.Module | ir.Operation | ir.OpView) -> list[ir.Operation]:
