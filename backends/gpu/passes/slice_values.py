@@ -38,11 +38,12 @@ class SliceValues(Pass):
             return False
         for function in find_all(module, "func.func"):
             attentions = [op for op in find_all(function, "attn.attention") if op.parent == function]
-            if len(attentions) == 1 and not self._narrow(function, attentions[0]):
+            if len(attentions) == 1 and not self.narrow(module, function, attentions[0]):
                 return False
         return True
 
-    def _narrow(self, function: ir.Operation, attention: ir.Operation) -> bool:
+    def narrow(self, module: ir.Operation, function: ir.Operation, attention: ir.Operation) -> bool:
+        """Gives a function fewer columns where it has too many; False after an error."""
         head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
         choices = attributes.read(function, attributes.CHOICES)
         more: Fields = {}
@@ -64,8 +65,8 @@ class SliceValues(Pass):
             count = -(-value // self.columns)
             columns = -(-value // count // _STEP) * _STEP
             for each in (v, *wide):
-                each.set_type(_narrowed(each.type, columns))
-            _retype(function)
+                each.set_type(with_columns(each.type, columns))
+            retype(function)
             more |= {attributes.LAUNCH_COLUMNS: columns, attributes.LAUNCH_VALUES: ir.BlockArgument(v).arg_number}
         if more:
             with function.context:
@@ -73,12 +74,13 @@ class SliceValues(Pass):
         return True
 
 
-def _narrowed(type_: ir.Type, columns: int) -> ir.Type:
+def with_columns(type_: ir.Type, columns: int) -> ir.Type:
+    """The type of tensors with so many columns."""
     tensor = ir.RankedTensorType(type_)
     return ir.RankedTensorType.get([*tensor.shape[:-1], columns], tensor.element_type, loc=ir.Location.unknown(type_.context))
 
 
-def _retype(function: ir.Operation) -> None:
+def retype(function: ir.Operation) -> None:
     """Makes a function's type that of its arguments and of what it returns."""
     block = function.regions[0].blocks[0]
     inputs = [argument.type for argument in block.arguments]

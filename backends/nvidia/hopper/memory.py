@@ -249,8 +249,8 @@ class SharedMemory:
         if not self.program_tiles:
             return
         writer = self.core.writer
-        total = sum(tile.rows * ROW_BYTES * tile.atoms for _, tile in self.program_tiles)
         writer.line(f"attn::barrier_wait(shared + kResidentFree, ({round} & 1) ^ 1);")  # the program before reads its tiles to its end
+        total = sum(tile.rows * ROW_BYTES * tile.atoms for _, tile in self.program_tiles)
         places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
             # Bytes first: a copy may land before the next line.
@@ -266,7 +266,8 @@ class SharedMemory:
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
             barrier = boxes.barriers[box // SECTION] if len(boxes.barriers) > 1 else boxes.barriers[0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {box * boxes.columns}, {where});")
+            at = f"{self.core.column_at(source, box * boxes.columns)}, {where}"
+            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {at});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -355,10 +356,10 @@ class SharedMemory:
     def _copy_page(self, ring: TileRing, boxes: Boxes, head: str, rows: int, to: str, row: str, some: str) -> None:
         """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
         descriptor = self.core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
-        outside = boxes.number * boxes.columns
+        outside = self.core.cluster * boxes.number * boxes.columns
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * ring.rows * boxes.row_bytes} + {to}"
-            where = f"{some} ? {box * boxes.columns} : {outside}, {row}, {head}, page_at"
+            where = f"{some} ? {self.core.column_at(ring.source, box * boxes.columns)} : {outside}, {row}, {head}, page_at"
             barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 

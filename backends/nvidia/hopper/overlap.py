@@ -5,6 +5,8 @@ It is for loops of the shape: scores = queries keys^T, maps, accumulator = accum
 the last to the first, those that may be partial before the whole ones; the first of all is peeled, and handled as a partial one.
 """
 
+from collections.abc import Callable
+
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
@@ -41,6 +43,8 @@ class Overlap:
         self.core, self.memory, self.steps = core, memory, steps
         self.bits: LaneBits | None = None
         self.windows: WindowRings | None = None
+        self.complete: Callable[[RegTile], None] | None = None
+        """Prints what makes whole scores of a product over a part of the columns."""
         self.warpgroups, self.ping_pong, self.vote, self.pin = warpgroups, ping_pong, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
@@ -148,8 +152,7 @@ class Overlap:
         with core.scope(""):
             writer.line("const int n = 0;")
             scores = self.scores(consumer, self.general)
-            consumer.products.wait(0, scores)
-            self.memory.free(self.keys)
+            self.land(consumer, scores, 0)
             self.wait_windows()
             self.softmax(consumer, self.general)
             consumer.products.pack(self.weights(self.general), packed)
@@ -174,8 +177,7 @@ class Overlap:
         with core.scope(f"for ({head})"):
             scores = self.start(consumer, step, packed, accumulator)
             self.dropout(consumer, step)
-            products.wait(1, scores)
-            self.memory.free(self.keys)
+            self.land(consumer, scores, 1)
             self.wait_windows()
             self.softmax(consumer, step, accumulator)
             self.count()
@@ -188,6 +190,13 @@ class Overlap:
             core.tiles[step.sums.results[0]] = accumulator
             consumer.assign(carried, yielded(step.block))
             consumer.maps.ready.clear()
+
+    def land(self, consumer: Consumer, scores: RegTile, pending: int) -> None:
+        """Waits for scores, but for so many products after them, and gives their keys back."""
+        consumer.products.wait(pending, scores)
+        self.memory.free(self.keys)
+        if self.complete is not None:
+            self.complete(scores)
 
     def dropout(self, consumer: Consumer, step: KvStep) -> None:
         """Makes the bits of the block while its scores are in flight, unless lanes make them once weights are packed."""
