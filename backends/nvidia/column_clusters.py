@@ -1,14 +1,14 @@
 """Heads whose columns the thread blocks of a cluster share, on Hopper: how many of these there are, and what each has.
 
-Thread block r of a cluster has the r-th part of the columns of q, k, v and o, for the same rows. It multiplies its part of q and k, adds to these
-scores what the others have, through shared memory of each other, and sums its part of v. So scores are computed once, and a block of keys is
-loaded once for 128 rows, as in heads of up to 256 columns.
+Thread block r of a cluster has the r-th part of the columns of q, k, v and o, for the same rows. It multiplies its part of q and k, adds to
+these scores what the others have, through shared memory of each other, and sums its part of v. So scores are computed once, and a block of
+keys is loaded once for 128 rows, as in heads of up to 256 columns.
 """
 
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu import attributes
-from attn_mlir.backends.gpu.passes.slice_values import retype, with_columns
+from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.errors import AttnError
@@ -46,22 +46,28 @@ class ColumnCluster:
 def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster | None:
     """How a cluster shares the columns of an attention; None where slices of v are seen one after another."""
     choices = attributes.read(function, attributes.CHOICES)
-    hopper = choices.get("arch", HOPPER.arch) == HOPPER.arch and choices.get("emitter", "hopper") == "hopper"
-    q, k, v = attention.operands
-    head, value = (ir.RankedTensorType(each.type).shape[-1] for each in (q, v))
-    used = [use.owner.operation for each in {q, k, v} for use in each.uses]
-    outside = len({q, k, v}) == 3 and all(isinstance(each.owner, ir.Block) for each in (q, k, v))
-    outside = outside and all(op == attention or op.name == "tensor.dim" for op in used)
-    elements = {str(ir.RankedTensorType(each.type).element_type) for each in (q, k, v)}
-    if not hopper or not outside or elements not in ({"f16"}, {"bf16"}) or any(pieces(attention, name) for name in _OTHER):
+    if choices.get("arch", HOPPER.arch) != HOPPER.arch or choices.get("emitter", "hopper") != "hopper" or choices.get(CLUSTER) == 1:
         return None
-    own = CLUSTER not in choices and ("block_q" in choices or "block_kv" in choices)  # whoever chose blocks did so for slices
-    if value <= MAX_COLUMNS or head % 8 or value % 8 or choices.get(CLUSTER) == 1 or own:
+    if CLUSTER not in choices and ("block_q" in choices or "block_kv" in choices):  # whoever chose blocks did so for slices
         return None
-    parts = int(choices.get(CLUSTER, max(-(-value // MAX_COLUMNS), -(-head // _HEAD))))
+    head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
+    if value <= MAX_COLUMNS or head % 8 or value % 8 or not _is_plain(attention):
+        return None
+    parts = int(choices.get(CLUSTER) or max(-(-value // MAX_COLUMNS), -(-head // _HEAD)))
     of_q, of_v = (-(-each // parts // step) * step for each, step in ((head, _STEP), (value, _ATOM)))
-    keys = int(choices.get("block_kv", _keys(parts, of_q, of_v)))
+    keys = int(choices.get("block_kv") or _keys(parts, of_q, of_v))
     return ColumnCluster(parts, of_q, of_v, keys) if keys and of_v <= MAX_COLUMNS else None
+
+
+def _is_plain(attention: ir.Operation) -> bool:
+    """Whether q, k and v are tensors of 16 bits from outside, as they are, and o leaves as it is."""
+    values = set(attention.operands)
+    used = [use.owner.operation for each in values for use in each.uses]
+    outside = len(values) == 3 and all(isinstance(each.owner, ir.Block) for each in values)
+    elements = {str(ir.RankedTensorType(each.type).element_type) for each in values}
+    plain = elements in ({"f16"}, {"bf16"}) and not any(pieces(attention, name) for name in _OTHER)
+    read = all(op == attention or op.name == "tensor.dim" for op in used)
+    return outside and plain and read and all_leave(wide_results(attention))
 
 
 def _keys(parts: int, head: int, value: int) -> int:
@@ -75,9 +81,7 @@ def _keys(parts: int, head: int, value: int) -> int:
 def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster) -> dict[ir.Value, ir.Type]:
     """Gives a function the types and choices of one thread block; returns the types that it had."""
     q, k, v = attention.operands
-    wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
-    wide += [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
-    columns = {q: cluster.head, k: cluster.head, v: cluster.value, **dict.fromkeys(wide, cluster.value)}
+    columns = {q: cluster.head, k: cluster.head, v: cluster.value, **dict.fromkeys(wide_results(attention), cluster.value)}
     before = {value: value.type for value in columns}
     for value, count in columns.items():
         value.set_type(with_columns(value.type, count))

@@ -51,9 +51,8 @@ class SliceValues(Pass):
             more |= self.blocks(head)
         if value > self.columns:
             v = attention.operands[2]
-            wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
-            wide += [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
-            if not isinstance(v.owner, ir.Block) or any(use.owner.name not in _LEAVING for each in wide for use in each.uses):
+            wide = wide_results(attention)
+            if not isinstance(v.owner, ir.Block) or not all_leave(wide):
                 attention.location.emit_error(f"{self.name}: v of {value} columns must come from outside of the kernel, and o leave it")
                 return False
             if value % _STEP:
@@ -72,6 +71,17 @@ class SliceValues(Pass):
             with function.context:
                 function.attributes[attributes.CHOICES] = attributes.write({**choices, **more})
         return True
+
+
+def wide_results(attention: ir.Operation) -> list[ir.Value]:
+    """The results of an attention that have columns, and their residuals."""
+    wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
+    return wide + [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
+
+
+def all_leave(values: list[ir.Value]) -> bool:
+    """Whether nothing but the end of the function, and residuals, takes these results."""
+    return all(use.owner.name in _LEAVING for each in values for use in each.uses)
 
 
 def with_columns(type_: ir.Type, columns: int) -> ir.Type:

@@ -36,12 +36,12 @@ class TileScheduler:
     @property
     def _own(self) -> str:
         """The number of this thread block, or of its cluster, which runs a program together."""
-        return "blockIdx.x" if self.core.cluster == 1 else f"blockIdx.x / {self.core.cluster}"
+        return "blockIdx.x" if self.core.cluster == 1 else f"(blockIdx.x / {self.core.cluster})"
 
     @property
     def _all(self) -> str:
         """How many of these there are."""
-        return "gridDim.x" if self.core.cluster == 1 else f"gridDim.x / {self.core.cluster}"
+        return "gridDim.x" if self.core.cluster == 1 else f"(gridDim.x / {self.core.cluster})"
 
     @property
     def grid(self) -> str:
@@ -61,12 +61,12 @@ class TileScheduler:
         core.declare_items()
         if self.order == "tiles":
             if core.packed:
-                core.writer.line(f"if ((int)({self._own}) >= items) return;" if core.cluster > 1 else "if ((int)blockIdx.x >= items) return;")
+                core.writer.line(f"if ((int){self._own} >= items) return;")
             return
         heads, batches = core.arguments.size(self.over, 1), "1" if core.packed else core.arguments.size(self.over, 0)
         core.writer.line(f"const int pairs = {heads} * {batches}, programs = {core.blocks()} * pairs;")
         if core.packed:  # the grid is made for as many items as there may be, and roles take it that there is a program
-            core.writer.line(f"if ((int)({self._own}) >= programs) return;" if core.cluster > 1 else "if ((int)blockIdx.x >= programs) return;")
+            core.writer.line(f"if ((int){self._own} >= programs) return;")
         blocks = "max(1, items)" if core.packed else core.blocks()
         core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {blocks});")
 
