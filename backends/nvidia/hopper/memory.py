@@ -249,8 +249,8 @@ class SharedMemory:
         if not self.program_tiles:
             return
         writer = self.core.writer
-        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({round} & 1) ^ 1);")  # the program before reads its tiles to its end
         total = sum(tile.rows * ROW_BYTES * tile.atoms for _, tile in self.program_tiles)
+        writer.line(f"attn::barrier_wait(shared + kResidentFree, ({round} & 1) ^ 1);")  # the program before reads its tiles to its end
         places = [[self.core.value(load.operands[number]) for number in (3, 2, 1, 4)] for load, _ in self.program_tiles]
         with writer.block("if (attn::elect_one())"):
             # Bytes first: a copy may land before the next line.
@@ -261,13 +261,12 @@ class SharedMemory:
     def _copy(self, source: ir.Value, rows: int, boxes: Boxes, place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
-        descriptor = self.core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
-        where = self.core.arguments.copied_at(source, *place[:3])
+        core, where = self.core, self.core.arguments.copied_at(source, *place[:3])
+        descriptor = core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
             barrier = boxes.barriers[box // SECTION] if len(boxes.barriers) > 1 else boxes.barriers[0]
-            at = f"{self.core.column_at(source, box * boxes.columns)}, {where}"
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {at});")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {core.column_at(source, box * boxes.columns)}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
