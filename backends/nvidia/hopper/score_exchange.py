@@ -21,9 +21,8 @@ class ScoreExchange:
     def __init__(self, core: Core, layout: SharedAllocator, warps: int) -> None:
         keys = core.width
         self.core, self.warp_bytes = core, _WARP_ROWS * keys * 4
-        self.slot_bytes = warps * self.warp_bytes
-        layout.tile("kScores", (core.cluster - 1) * self.slot_bytes)
-        layout.barrier("kScoresFull", warps, 1)
+        layout.tile("kScores", warps * self.warp_bytes)
+        layout.barrier("kScoresFull", warps, core.cluster - 1)
         layout.barrier("kScoresFree", warps, core.cluster - 1)
 
     def declare(self) -> None:
@@ -36,7 +35,7 @@ class ScoreExchange:
             raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
         warp = "threadIdx.x / 32"
         places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
-        self.core.writer.line(f"attn::add_of_cluster<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {places}, exchanges++);")
+        self.core.writer.line(f"attn::add_of_cluster<{self.core.cluster}>({scores.name}, {places}, exchanges++);")
 
 
 def check_shared(kernel: ir.Operation, overlaps: dict[ir.Operation, Overlap]) -> None:
