@@ -48,48 +48,56 @@ ATTN_DEVICE void store_shared4(uint32_t address, float a, float b, float c, floa
 // An address in shared memory without the rank of its thread block, as descriptors of operands have no room for it.
 ATTN_DEVICE uint32_t without_rank(uint32_t address) { return address & 0x3ffff; }
 
-// Adds the fragments of the same warp of all `Parts` thread blocks, in the order of their ranks: all get the same bits.
-// `buffer`: where this warp puts its own, for the others to read; `full`: its barrier of those that have done so; `free`: of those that have
-// read; `round` counts.
-template <int Parts, int N> ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
-  static_assert(N % 4 == 0, "16 bytes are read at a time");
-  const uint32_t rank = cluster_rank(), mine = buffer + threadIdx.x % 32 * 16;
-  const bool first = threadIdx.x % 32 == 0;
-  barrier_wait_cluster(free, (round & 1) ^ 1); // the others have read what was here before
+ATTN_DEVICE float4 load_shared4(uint32_t address) {
+  float4 value;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(address) : "memory");
+  return value;
+}
+
+// Where the warps of a thread block leave fragments: `Buffers` of them in turn, each with barriers of those that have left theirs (`full`), and of
+// those that have read what was left (`free`).
+template <int Buffers, int Warps, int Bytes> struct Fragments {
+  uint32_t buffers, full, free;
+  ATTN_DEVICE uint32_t warp() const { return threadIdx.x / 32; }
+  ATTN_DEVICE uint32_t buffer(uint32_t round) const { return buffers + (round % Buffers * Warps + warp()) * Bytes + threadIdx.x % 32 * 16; }
+  ATTN_DEVICE uint32_t barrier(uint32_t of, uint32_t round) const { return of + (round % Buffers * Warps + warp()) * 8; }
+  ATTN_DEVICE uint32_t parity(uint32_t round) const { return round / Buffers & 1; }
+};
+// The warp tells the same warps of the other thread blocks that all its lanes have stored or read.
+template <int Parts> ATTN_DEVICE void tell_others(uint32_t barrier) {
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
 #pragma unroll
-  for (int i = 0; i < N; i += 4) store_shared4(mine + i * 128, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
-  __syncwarp(); // all lanes have stored theirs
-  if (first) {
-#pragma unroll
-    for (int next = 1; next < Parts; ++next) barrier_arrive_there(shared_of(full, (rank + next) % Parts));
+    for (int next = 1; next < Parts; ++next) barrier_arrive_there(shared_of(barrier, (cluster_rank() + next) % Parts));
   }
-  barrier_wait_cluster(full, round & 1);
-  if constexpr (Parts == 2) {
-    const uint32_t there = shared_of(mine, rank ^ 1);
+}
+// Leaves a fragment for the same warps of all `Parts` thread blocks; `round` counts.
+template <int Parts, class Places, int N> ATTN_DEVICE void leave_for_cluster(const float (&part)[N], const Places places, uint32_t round) {
+  static_assert(N % 4 == 0, "16 bytes are read at a time");
+  barrier_wait_cluster(places.barrier(places.free, round), places.parity(round) ^ 1); // the others have read what was here before
 #pragma unroll
-    for (int i = 0; i < N; i += 4) {
-      const float4 other = load_there(there + i * 128);
-      scores[i] += other.x, scores[i + 1] += other.y, scores[i + 2] += other.z, scores[i + 3] += other.w;
-    }
-  } else {
+  for (int i = 0; i < N; i += 4) store_shared4(places.buffer(round) + i * 128, part[i], part[i + 1], part[i + 2], part[i + 3]);
+  tell_others<Parts>(places.barrier(places.full, round));
+}
+// Adds what all have left, in the order of their ranks: all get the same bits.
+template <int Parts, class Places, int N> ATTN_DEVICE void take_of_cluster(float (&sums)[N], const Places places, uint32_t round) {
+  const uint32_t rank = cluster_rank(), mine = places.buffer(round);
+  barrier_wait_cluster(places.barrier(places.full, round), places.parity(round));
 #pragma unroll
-    for (int i = 0; i < N; i += 4) {
-      float sum[4];
+  for (int i = 0; i < N; i += 4) {
+    if constexpr (Parts == 2) {
+      const float4 own = load_shared4(mine + i * 128), other = load_there(shared_of(mine, rank ^ 1) + i * 128);
+      sums[i] = own.x + other.x, sums[i + 1] = own.y + other.y, sums[i + 2] = own.z + other.z, sums[i + 3] = own.w + other.w;
+    } else {
 #pragma unroll
       for (int of = 0; of < Parts; ++of) {
-        float4 part = make_float4(scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
-        if (of != static_cast<int>(rank)) part = load_there(shared_of(mine, of) + i * 128);
-        sum[0] = of ? sum[0] + part.x : part.x, sum[1] = of ? sum[1] + part.y : part.y;
-        sum[2] = of ? sum[2] + part.z : part.z, sum[3] = of ? sum[3] + part.w : part.w;
+        const float4 part = load_there(shared_of(mine, of) + i * 128);
+        sums[i] = of ? sums[i] + part.x : part.x, sums[i + 1] = of ? sums[i + 1] + part.y : part.y;
+        sums[i + 2] = of ? sums[i + 2] + part.z : part.z, sums[i + 3] = of ? sums[i + 3] + part.w : part.w;
       }
-      scores[i] = sum[0], scores[i + 1] = sum[1], scores[i + 2] = sum[2], scores[i + 3] = sum[3];
     }
   }
-  __syncwarp(); // all lanes have read
-  if (first) {
-#pragma unroll
-    for (int next = 1; next < Parts; ++next) barrier_arrive_there(shared_of(free, (rank + next) % Parts));
-  }
+  tell_others<Parts>(places.barrier(places.free, round));
 }
 
 } // namespace attn

@@ -81,7 +81,12 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
     if "cluster" in choices:
-        fields |= {"cluster": choices["cluster"], "order": choices.get("order", "tiles"), "lazy_rescale": 0}
+        fields |= {
+            "cluster": choices["cluster"],
+            "ahead": choices.get("ahead", 1),
+            "order": choices.get("order", "tiles"),
+            "lazy_rescale": 0,
+        }
         return _fitting(kernel, fields, {**choices, "flow": "each"}, True, thresholds.USUAL_STAGES, keys, target)
     flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
     usual, stale = thresholds.NARROW_STAGES

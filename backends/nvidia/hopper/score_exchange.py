@@ -3,7 +3,6 @@
 from attn_mlir.backends.gpu.structure import body, operations
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
-from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.errors import UnsupportedError
@@ -16,36 +15,49 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 class ScoreExchange:
-    """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks."""
+    """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks.
 
-    def __init__(self, core: Core, layout: SharedAllocator, warps: int) -> None:
-        keys = core.width
-        self.core, self.warp_bytes = core, _WARP_ROWS * keys * 4
-        layout.tile("kScores", warps * self.warp_bytes)
-        layout.barrier("kScoresFull", warps, core.cluster - 1)
-        layout.barrier("kScoresFree", warps, core.cluster - 1)
+    With `buffers` of 2 scores of a block may be left before those of the block before are taken.
+    """
+
+    def __init__(self, core: Core, layout: SharedAllocator, warps: int, buffers: int) -> None:
+        self.core = core
+        self.kind = f"attn::Fragments<{buffers}, {warps}, {_WARP_ROWS * core.width * 4}>"
+        layout.tile("kScores", buffers * warps * _WARP_ROWS * core.width * 4)
+        for name in ("kScoresFull", "kScoresFree"):
+            layout.barrier(name, buffers * warps, core.cluster - 1)
 
     def declare(self) -> None:
         """What consumers count."""
-        self.core.writer.line("uint32_t exchanges = 0;")
+        self.core.writer.line("uint32_t scores_left = 0, scores_taken = 0;")
+
+    @property
+    def _places(self) -> str:
+        return f"{self.kind}{{shared + kScores, shared + kScoresFull, shared + kScoresFree}}"
+
+    def leave(self, part: RegTile) -> None:
+        """Leaves the scores of this thread block's columns for the others."""
+        if part.columns != self.core.width:
+            raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
+        self.core.writer.line(f"attn::leave_for_cluster<{self.core.cluster}>({part.name}, {self._places}, scores_left++);")
 
     def add(self, scores: RegTile) -> None:
-        """Makes the scores of all columns of those of this thread block's."""
-        if scores.columns != self.core.width:
-            raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
-        warp = "threadIdx.x / 32"
-        places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
-        self.core.writer.line(f"attn::add_of_cluster<{self.core.cluster}>({scores.name}, {places}, exchanges++);")
+        """Both at once."""
+        self.leave(scores)
+        self.take(scores)
+
+    def take(self, scores: RegTile) -> RegTile:
+        """Gives a tile the scores of all columns."""
+        self.core.writer.line(f"attn::take_of_cluster<{self.core.cluster}>({scores.name}, {self._places}, scores_taken++);")
+        return scores
 
 
-def check_shared(kernel: ir.Operation, overlaps: dict[ir.Operation, Overlap]) -> None:
+def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
     """Raises UnsupportedError for kernels that thread blocks of a cluster cannot share by columns.
 
-    Their scores are products that overlapped loops make, from tiles as they were loaded, and outputs with columns leave by TMA.
+    Their products are those `known` of overlapped loops, of tiles as they were loaded, and outputs with columns leave by TMA.
     """
-    steps = [step for overlap in overlaps.values() for step in overlap.steps]
-    known = {op for step in steps for op in (step.scores, step.sums)}
-    if not steps or any(op not in known for op in find_all(kernel, *_DOTS)):
+    if not known or any(op not in known for op in find_all(kernel, *_DOTS)):
         raise UnsupportedError("hopper: thread blocks share columns where each loop has one product of scores and one of sums")
     loads = {load.results[0] for load in find_all(kernel, "tile.load")}
     for op in find_all(kernel, "tile.map"):
