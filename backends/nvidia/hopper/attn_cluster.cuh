@@ -81,20 +81,18 @@ template <int Parts, class Places, int N> ATTN_DEVICE void leave_for_cluster(con
 }
 // Adds what all have left, in the order of their ranks: all get the same bits.
 template <int Parts, class Places, int N> ATTN_DEVICE void take_of_cluster(float (&sums)[N], const Places places, uint32_t round) {
-  const uint32_t rank = cluster_rank(), mine = places.buffer(round);
+  const uint32_t mine = places.buffer(round);
   barrier_wait_cluster(places.barrier(places.full, round), places.parity(round));
 #pragma unroll
-  for (int i = 0; i < N; i += 4) {
-    if constexpr (Parts == 2) {
-      const float4 own = load_shared4(mine + i * 128), other = load_there(shared_of(mine, rank ^ 1) + i * 128);
-      sums[i] = own.x + other.x, sums[i + 1] = own.y + other.y, sums[i + 2] = own.z + other.z, sums[i + 3] = own.w + other.w;
-    } else {
+  for (int of = 0; of < Parts; ++of) {
+    // Two have the same sum in either order. More are read one after the other: all at once need too many registers.
+    const uint32_t there = shared_of(mine, Parts == 2 ? cluster_rank() ^ of : of);
+    if (of > 1) __syncwarp();
 #pragma unroll
-      for (int of = 0; of < Parts; ++of) {
-        const float4 part = load_there(shared_of(mine, of) + i * 128);
-        sums[i] = of ? sums[i] + part.x : part.x, sums[i + 1] = of ? sums[i + 1] + part.y : part.y;
-        sums[i + 2] = of ? sums[i + 2] + part.z : part.z, sums[i + 3] = of ? sums[i + 3] + part.w : part.w;
-      }
+    for (int i = 0; i < N; i += 4) {
+      const float4 part = Parts == 2 && of == 0 ? load_shared4(mine + i * 128) : load_there(there + i * 128);
+      sums[i] = of ? sums[i] + part.x : part.x, sums[i + 1] = of ? sums[i + 1] + part.y : part.y;
+      sums[i + 2] = of ? sums[i + 2] + part.z : part.z, sums[i + 3] = of ? sums[i + 3] + part.w : part.w;
     }
   }
   tell_others<Parts>(places.barrier(places.free, round));
