@@ -75,6 +75,7 @@ static float4 load_there(uint32_t address) {
   float4 value;
   return std::memcpy(&value, memory + address, 16), value;
 }
+template <int N> void hold(float (&)[N]) {}
 static float4 load_shared4(uint32_t address) { return load_there(shared_of(address, rank_of_block)); }
 PART
 }

@@ -87,7 +87,7 @@ template <int Parts, class Places, int N> ATTN_DEVICE void take_of_cluster(float
   for (int of = 0; of < Parts; ++of) {
     // Two have the same sum in either order. More are read one after the other: all at once need too many registers.
     const uint32_t there = shared_of(mine, Parts == 2 ? cluster_rank() ^ of : of);
-    if (of > 1) __syncwarp();
+    if (of > 1) __syncwarp(), hold(sums);
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
       const float4 part = Parts == 2 && of == 0 ? load_shared4(mine + i * 128) : load_there(there + i * 128);
