@@ -71,11 +71,11 @@ def _is_plain(attention: ir.Operation) -> bool:
 
 
 def _keys(head: int, value: int) -> int:
-    """Keys of a block: as many as shared memory has room for, with one tile of q, two of keys and of values, and two of scores."""
+    """Keys of a block: as many as shared memory has room for, with one tile of q, two of keys and of values, and one of scores."""
     atoms = [-(-columns // _ATOM) * _ATOM_BYTES for columns in (head, value)]
     room = HOPPER.shared_bytes - _ROWS * atoms[0] - _BARRIERS
     most = _MOST if value > _NARROW else _MOST + _STEP
-    return min(most, room // (2 * sum(atoms) + 2 * _ROWS * 4) // _STEP * _STEP)
+    return min(most, room // (2 * sum(atoms) + _ROWS * 4) // _STEP * _STEP)
 
 
 def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster) -> dict[ir.Value, ir.Type]:

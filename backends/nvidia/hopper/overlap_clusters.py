@@ -27,14 +27,15 @@ class ClusterOverlap(Overlap):
     def blocks(self, consumer: Consumer, packed: str, carried: list[Any], accumulator: RegTile) -> None:
         """All blocks but the sums of the last one."""
         core, writer = self.core, self.core.writer
-        writer.line("// The first two blocks: nothing is in flight yet.")
-        for ahead in (0, 1):
-            with core.scope("if (key_blocks > 1)" if ahead else ""):
-                self._leave(consumer, self._product(consumer, self._iteration(ahead)), 0, self._iteration(ahead))
+        writer.line("// The first block, and the scores of the second one: nothing is in flight yet.")
+        with core.scope(""):
+            self._leave(consumer, self._product(consumer, self._iteration(0)), 0, self._iteration(0))
         with core.scope(""):
             writer.line("const int n = 0;")
             self.position(self.general)
             self._take(self.general)
+            with core.scope("if (key_blocks > 1)"):
+                self._leave(consumer, self._product(consumer, self._iteration(1)), 0, self._iteration(1))
             self.weigh(consumer, self.general, packed, carried, accumulator, first=True)
         self.loop(consumer, self.general, "int n = 1; n < min(partial_blocks, key_blocks - 1); ++n", packed, carried, accumulator)
         if self.inner is not None:
@@ -58,8 +59,8 @@ class ClusterOverlap(Overlap):
             self.sums(consumer, step, packed, accumulator)
             core.writer.all(next_)
             self.dropout(consumer, step)
-            self._leave(consumer, part, 1, following)
             self._take(step)
+            self._leave(consumer, part, 1, following)
             self.weigh(consumer, step, packed, carried, accumulator)
 
     def _iteration(self, ahead: int) -> str:

@@ -143,8 +143,7 @@ class RowsKernel:
     def _share_columns(self) -> None:
         """Lets thread blocks of a cluster have a part of the columns each. Raises UnsupportedError where they cannot."""
         check_shared(self.kernel, {op for each in self.overlaps.values() for step in each.steps for op in (step.scores, step.sums)})
-        ahead = bool(self.schedule["ahead"])
-        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups, 2 if ahead else 1)
+        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups, int(self.schedule["ahead"]) or 1)
         for overlap in self.overlaps.values():
             if isinstance(overlap, ClusterOverlap):
                 overlap.exchange = self.exchange
