@@ -27,8 +27,8 @@ _HEAD = 320
 """Columns of q and k of a thread block, at most: sums have registers for 256 of v, but products of scores need none."""
 _BARRIERS = 1024
 """Bytes of shared memory for what is no tile, at most."""
-_MOST, _NARROW = 64, 192
-"""Keys of a block for which a thread has registers; values of up to so many columns leave room for a step more."""
+_MOST, _NARROW = 48, 192
+"""Keys of a block for which a thread has registers, twice; values of up to so many columns leave room for a step more."""
 _OTHER = ("attn.query", "attn.key", "attn.value", "attn.product", "attn.term")
 """What reads columns of q, k or v by their number, or further tensors with columns."""
 
