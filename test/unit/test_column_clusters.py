@@ -152,7 +152,7 @@ def kernel_of(head: int, value: int, mask: Callable[..., Any] | None = None, row
 def test_who_shares_columns(columns: tuple[int, int], options: dict[str, Any], cluster: int) -> None:
     code = kernel_of(*columns, **options)
     assert code.cluster == cluster and not complaints(code)
-    assert ("add_of_cluster<" in code.source) == (cluster > 1) and code.shared_bytes <= 232448
+    assert ("take_of_cluster<" in code.source) == (cluster > 1) and code.shared_bytes <= 232448
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Callable[..., Any] | None) -> tuple[torch.Tensor, torch.Tensor]:
