@@ -27,8 +27,8 @@ _HEAD = 320
 """Columns of q and k of a thread block, at most: sums have registers for 256 of v, but products of scores need none."""
 _BARRIERS = 1024
 """Bytes of shared memory for what is no tile, at most."""
-_MOST, _NARROW = 48, 192
-"""Keys of a block for which a thread has registers, twice; values of up to so many columns leave room for a step more."""
+_MOST, _NARROW = 64, 192
+"""Keys of a block for which a thread has registers; values of up to so many columns leave room for a step more."""
 _OTHER = ("attn.query", "attn.key", "attn.value", "attn.product", "attn.term")
 """What reads columns of q, k or v by their number, or further tensors with columns."""
 
@@ -55,7 +55,7 @@ def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster
         return None
     parts = int(choices.get(CLUSTER) or max(-(-value // MAX_COLUMNS), -(-head // _HEAD)))
     of_q, of_v = (-(-each // parts // step) * step for each, step in ((head, _STEP), (value, _ATOM)))
-    keys = int(choices.get("block_kv") or _keys(of_q, of_v))
+    keys = int(choices.get("block_kv") or _keys(parts, of_q, of_v))
     return ColumnCluster(parts, of_q, of_v, keys) if keys and of_v <= MAX_COLUMNS else None
 
 
@@ -70,12 +70,12 @@ def _is_plain(attention: ir.Operation) -> bool:
     return outside and plain and read and all_leave(wide_results(attention))
 
 
-def _keys(head: int, value: int) -> int:
-    """Keys of a block: as many as shared memory has room for, with one tile of q, two of keys and of values, and one of scores."""
+def _keys(parts: int, head: int, value: int) -> int:
+    """Keys of a block: as many as shared memory has room for, with one tile of q, two of keys and of values, and scores of the others."""
     atoms = [-(-columns // _ATOM) * _ATOM_BYTES for columns in (head, value)]
     room = HOPPER.shared_bytes - _ROWS * atoms[0] - _BARRIERS
     most = _MOST if value > _NARROW else _MOST + _STEP
-    return min(most, room // (2 * sum(atoms) + _ROWS * 4) // _STEP * _STEP)
+    return min(most, room // (2 * sum(atoms) + (parts - 1) * _ROWS * 4) // _STEP * _STEP)
 
 
 def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster) -> dict[ir.Value, ir.Type]:

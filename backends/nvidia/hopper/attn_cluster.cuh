@@ -1,8 +1,8 @@
 // Device helpers of kernels whose thread blocks share the columns of rows in a cluster: each multiplies its columns of queries and keys, and
 // warps of the same number add what they have of a block's scores.
 //
-// The warps of a cluster that have the same rows leave each other their fragments in shared memory, 16 bytes of a lane at a time, and read those of
-// the others there. A buffer is written again once all others have said that they have read it.
+// The warps of a cluster that have the same rows send each other their fragments, 16 bytes of a lane at a time, straight into shared memory of
+// the others, whose mbarriers count the bytes. A buffer is sent to again once its reader has said that it is read.
 #pragma once
 
 namespace attn {
@@ -37,65 +37,81 @@ ATTN_DEVICE void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
                "finished:\n"
                "}" ::"r"(barrier), "r"(parity) : "memory");
 }
-ATTN_DEVICE float4 load_there(uint32_t address) {
-  float4 value;
-  asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(address) : "memory");
-  return value;
+ATTN_DEVICE void send(uint32_t to, uint32_t barrier, float a, float b, float c, float d) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(to), "f"(a), "f"(b), "f"(c), "f"(d),
+               "r"(barrier)
+               : "memory");
 }
-ATTN_DEVICE void store_shared4(uint32_t address, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-// An address in shared memory without the rank of its thread block, as descriptors of operands have no room for it.
-ATTN_DEVICE uint32_t without_rank(uint32_t address) { return address & 0x3ffff; }
-
 ATTN_DEVICE float4 load_shared4(uint32_t address) {
   float4 value;
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w) : "r"(address) : "memory");
   return value;
 }
 
-// Where the warps of a thread block leave fragments: `Buffers` of them in turn, each with barriers of those that have left theirs (`full`), and of
-// those that have read what was left (`free`).
-template <int Buffers, int Warps, int Bytes> struct Fragments {
-  uint32_t buffers, full, free;
-  ATTN_DEVICE uint32_t warp() const { return threadIdx.x / 32; }
-  ATTN_DEVICE uint32_t buffer(uint32_t round) const { return buffers + (round % Buffers * Warps + warp()) * Bytes + threadIdx.x % 32 * 16; }
-  ATTN_DEVICE uint32_t barrier(uint32_t of, uint32_t round) const { return of + (round % Buffers * Warps + warp()) * 8; }
-  ATTN_DEVICE uint32_t parity(uint32_t round) const { return round / Buffers & 1; }
-};
-// The warp tells the same warps of the other thread blocks that all its lanes have stored or read.
-template <int Parts> ATTN_DEVICE void tell_others(uint32_t barrier) {
-  __syncwarp();
-  if (threadIdx.x % 32 == 0) {
+// An address in shared memory without the rank of its thread block, as descriptors of operands have no room for it.
+ATTN_DEVICE uint32_t without_rank(uint32_t address) { return address & 0x3ffff; }
+ATTN_DEVICE void store_shared4(uint32_t address, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+// Copies shared memory to that of another thread block, whose barrier counts the bytes.
+ATTN_DEVICE void copy_there(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
+
+// Adds the fragments of the same warp of all `Parts` thread blocks, in the order of their ranks: all get the same bits.
+// `buffer`: this warp's part of the first of `Parts - 1` buffers of `SlotBytes`; `full`, `free`: its barriers; `round` counts.
+template <int Parts, int SlotBytes, bool Copies, int N>
+ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
+  static_assert(N % 4 == 0, "16 bytes are sent at a time");
+  const uint32_t rank = cluster_rank(), mine = threadIdx.x % 32 * 16;
+  barrier_wait_cluster(free, (round & 1) ^ 1); // the others have read what was sent before
+  if (threadIdx.x % 32 == 0) barrier_arrive_expect(full, (Parts - 1) * N * 4 * 32);
+  const uint32_t own = buffer + (Parts - 1) * SlotBytes;
+  if constexpr (Copies) {
 #pragma unroll
-    for (int next = 1; next < Parts; ++next) barrier_arrive_there(shared_of(barrier, (cluster_rank() + next) % Parts));
+    for (int i = 0; i < N; i += 4) store_shared4(own + mine + i * 128, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    __syncwarp();
   }
-}
-// Leaves a fragment for the same warps of all `Parts` thread blocks; `round` counts.
-template <int Parts, class Places, int N> ATTN_DEVICE void leave_for_cluster(const float (&part)[N], const Places places, uint32_t round) {
-  static_assert(N % 4 == 0, "16 bytes are read at a time");
-  barrier_wait_cluster(places.barrier(places.free, round), places.parity(round) ^ 1); // the others have read what was here before
 #pragma unroll
-  for (int i = 0; i < N; i += 4) store_shared4(places.buffer(round) + i * 128, part[i], part[i + 1], part[i + 2], part[i + 3]);
-  tell_others<Parts>(places.barrier(places.full, round));
-}
-// Adds what all have left, in the order of their ranks: all get the same bits.
-template <int Parts, class Places, int N> ATTN_DEVICE void take_of_cluster(float (&sums)[N], const Places places, uint32_t round) {
-  const uint32_t mine = places.buffer(round);
-  barrier_wait_cluster(places.barrier(places.full, round), places.parity(round));
+  for (int next = 1; next < Parts; ++next) {
+    const uint32_t there = (rank + next) % Parts;
+    const uint32_t to = shared_of(buffer, there) + (Parts - 1 - next) * SlotBytes + (Copies ? 0 : mine), barrier = shared_of(full, there);
+    if constexpr (Copies) {
+      if (threadIdx.x % 32 == 0) copy_there(to, own, N * 4 * 32, barrier);
+    } else
 #pragma unroll
-  for (int of = 0; of < Parts; ++of) {
-    // Two have the same sum in either order. More are read one after the other: all at once need too many registers.
-    const uint32_t there = shared_of(mine, Parts == 2 ? cluster_rank() ^ of : of);
-    if (of > 1) __syncwarp(), hold(sums);
+    for (int i = 0; i < N; i += 4) send(to + i * 128, barrier, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
+  }
+  barrier_wait_cluster(full, round & 1);
+  if constexpr (Parts == 2) {
 #pragma unroll
     for (int i = 0; i < N; i += 4) {
-      const float4 part = Parts == 2 && of == 0 ? load_shared4(mine + i * 128) : load_there(there + i * 128);
-      sums[i] = of ? sums[i] + part.x : part.x, sums[i + 1] = of ? sums[i + 1] + part.y : part.y;
-      sums[i + 2] = of ? sums[i + 2] + part.z : part.z, sums[i + 3] = of ? sums[i + 3] + part.w : part.w;
+      const float4 other = load_shared4(buffer + mine + i * 128);
+      scores[i] += other.x, scores[i + 1] += other.y, scores[i + 2] += other.z, scores[i + 3] += other.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i += 4) {
+      float sum[4] = {};
+#pragma unroll
+      for (int of = 0; of < Parts; ++of) {
+        float4 part = make_float4(scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
+        const uint32_t before = (rank + Parts - of) % Parts;
+        if (before != 0) part = load_shared4(buffer + (Parts - 1 - before) * SlotBytes + mine + i * 128);
+        sum[0] = of ? sum[0] + part.x : part.x, sum[1] = of ? sum[1] + part.y : part.y;
+        sum[2] = of ? sum[2] + part.z : part.z, sum[3] = of ? sum[3] + part.w : part.w;
+      }
+      scores[i] = sum[0], scores[i + 1] = sum[1], scores[i + 2] = sum[2], scores[i + 3] = sum[3];
     }
   }
-  tell_others<Parts>(places.barrier(places.free, round));
+  __syncwarp(); // all lanes have read
+  if (threadIdx.x % 32 == 0) {
+#pragma unroll
+    for (int next = 1; next < Parts; ++next) barrier_arrive_there(shared_of(free, (rank + next) % Parts));
+  }
 }
 
 } // namespace attn

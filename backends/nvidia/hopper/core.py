@@ -13,7 +13,7 @@ _TAKEN = (
     "inside group width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
     "key_blocks ends last more message next_program release thread shift own_begin own_end row_begin row_end visible skipped exact staging "
     "place iteration final at_row at_column at ahead queries load_queries follow sent next_block next_head next_batch "
-    "raw widener asked from scores_left scores_taken"
+    "raw widener asked from exchanges"
 ).split()
 """Names that the printed code uses for itself."""
 PACKS = {"f16": "pack_f16", "bf16": "pack_bf16"}

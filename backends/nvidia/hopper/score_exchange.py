@@ -15,41 +15,27 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 class ScoreExchange:
-    """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks.
+    """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks."""
 
-    With `buffers` of 2 scores of a block may be left before those of the block before are taken.
-    """
-
-    def __init__(self, core: Core, layout: SharedAllocator, warps: int, buffers: int) -> None:
-        self.core = core
-        self.kind = f"attn::Fragments<{buffers}, {warps}, {_WARP_ROWS * core.width * 4}>"
-        layout.tile("kScores", buffers * warps * _WARP_ROWS * core.width * 4)
-        for name in ("kScoresFull", "kScoresFree"):
-            layout.barrier(name, buffers * warps, core.cluster - 1)
+    def __init__(self, core: Core, layout: SharedAllocator, warps: int, copies: bool) -> None:
+        self.core, self.warp_bytes = core, _WARP_ROWS * core.width * 4
+        self.slot_bytes, self.copies = warps * self.warp_bytes, copies
+        layout.tile("kScores", (core.cluster - 1 + copies) * self.slot_bytes)
+        layout.barrier("kScoresFull", warps, 1)
+        layout.barrier("kScoresFree", warps, core.cluster - 1)
 
     def declare(self) -> None:
         """What consumers count."""
-        self.core.writer.line("uint32_t scores_left = 0, scores_taken = 0;")
-
-    @property
-    def _places(self) -> str:
-        return f"{self.kind}{{shared + kScores, shared + kScoresFull, shared + kScoresFree}}"
-
-    def leave(self, part: RegTile) -> None:
-        """Leaves the scores of this thread block's columns for the others."""
-        if part.columns != self.core.width:
-            raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
-        self.core.writer.line(f"attn::leave_for_cluster<{self.core.cluster}>({part.name}, {self._places}, scores_left++);")
+        self.core.writer.line("uint32_t exchanges = 0;")
 
     def add(self, scores: RegTile) -> None:
-        """Both at once."""
-        self.leave(scores)
-        self.take(scores)
-
-    def take(self, scores: RegTile) -> RegTile:
-        """Gives a tile the scores of all columns."""
-        self.core.writer.line(f"attn::take_of_cluster<{self.core.cluster}>({scores.name}, {self._places}, scores_taken++);")
-        return scores
+        """Makes the scores of all columns of those of this thread block's."""
+        if scores.columns != self.core.width:
+            raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
+        warp = "threadIdx.x / 32"
+        places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
+        kind = f"{self.core.cluster}, {self.slot_bytes}, {'true' if self.copies else 'false'}"
+        self.core.writer.line(f"attn::add_of_cluster<{kind}>({scores.name}, {places}, exchanges++);")
 
 
 def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
