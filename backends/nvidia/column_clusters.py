@@ -29,8 +29,8 @@ _BARRIERS = 1024
 """Bytes of shared memory for what is no tile, at most."""
 _MOST, _NARROW = 64, 192
 """Keys of a block for which a thread has registers; values of up to so many columns leave room for a step more."""
-_OTHER = ("attn.query", "attn.key", "attn.value", "attn.product", "attn.term")
-"""What reads columns of q, k or v by their number, or further tensors with columns."""
+_OTHER = ("attn.query", "attn.key", "attn.value", "attn.product", "attn.term", "attn.pages", "attn.key_lists")
+"""What reads columns of q, k or v by their number, further tensors with columns, or keys from elsewhere."""
 
 
 @dataclass(frozen=True)

@@ -48,40 +48,21 @@ ATTN_DEVICE float4 load_shared4(uint32_t address) {
   return value;
 }
 
-// An address in shared memory without the rank of its thread block, as descriptors of operands have no room for it.
+// An address in shared memory without the rank of its thread block: in a descriptor of an operand it would be a part of the distance of atoms.
 ATTN_DEVICE uint32_t without_rank(uint32_t address) { return address & 0x3ffff; }
-ATTN_DEVICE void store_shared4(uint32_t address, float a, float b, float c, float d) {
-  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
-}
-// Copies shared memory to that of another thread block, whose barrier counts the bytes.
-ATTN_DEVICE void copy_there(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes),
-               "r"(barrier)
-               : "memory");
-}
 
 // Adds the fragments of the same warp of all `Parts` thread blocks, in the order of their ranks: all get the same bits.
 // `buffer`: this warp's part of the first of `Parts - 1` buffers of `SlotBytes`; `full`, `free`: its barriers; `round` counts.
-template <int Parts, int SlotBytes, bool Copies, int N>
+template <int Parts, int SlotBytes, int N>
 ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
   static_assert(N % 4 == 0, "16 bytes are sent at a time");
   const uint32_t rank = cluster_rank(), mine = threadIdx.x % 32 * 16;
   barrier_wait_cluster(free, (round & 1) ^ 1); // the others have read what was sent before
   if (threadIdx.x % 32 == 0) barrier_arrive_expect(full, (Parts - 1) * N * 4 * 32);
-  const uint32_t own = buffer + (Parts - 1) * SlotBytes;
-  if constexpr (Copies) {
-#pragma unroll
-    for (int i = 0; i < N; i += 4) store_shared4(own + mine + i * 128, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    __syncwarp();
-  }
 #pragma unroll
   for (int next = 1; next < Parts; ++next) {
     const uint32_t there = (rank + next) % Parts;
-    const uint32_t to = shared_of(buffer, there) + (Parts - 1 - next) * SlotBytes + (Copies ? 0 : mine), barrier = shared_of(full, there);
-    if constexpr (Copies) {
-      if (threadIdx.x % 32 == 0) copy_there(to, own, N * 4 * 32, barrier);
-    } else
+    const uint32_t to = shared_of(buffer, there) + (Parts - 1 - next) * SlotBytes + mine, barrier = shared_of(full, there);
 #pragma unroll
     for (int i = 0; i < N; i += 4) send(to + i * 128, barrier, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
   }

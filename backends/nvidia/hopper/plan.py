@@ -74,8 +74,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
     if "cluster" in choices:
-        made = (choices["cluster"], choices.get("copies", 0), "tiles", 0)
-        fields |= dict(zip(("cluster", "copies", "order", "lazy_rescale"), made, strict=True))
+        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0}
         if not looks:
             fields |= dict(zip(("consumer_registers", "producer_registers"), thresholds.CLUSTER_REGISTERS, strict=True))
     fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})

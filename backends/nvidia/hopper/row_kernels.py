@@ -141,7 +141,7 @@ class RowsKernel:
     def _share_columns(self) -> None:
         """Lets thread blocks of a cluster have a part of the columns each. Raises UnsupportedError where they cannot."""
         check_shared(self.kernel, {op for each in self.overlaps.values() for step in each.steps for op in (step.scores, step.sums)})
-        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups, bool(self.schedule["copies"]))
+        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups)
         for overlap in self.overlaps.values():
             if isinstance(overlap, KeptOverlap) or self.schedule["flow"] != "each":
                 raise UnsupportedError("hopper: thread blocks share columns in the loop inside each program (flow = 'each')")

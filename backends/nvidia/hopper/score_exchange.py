@@ -17,10 +17,10 @@ _DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 class ScoreExchange:
     """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks."""
 
-    def __init__(self, core: Core, layout: SharedAllocator, warps: int, copies: bool) -> None:
+    def __init__(self, core: Core, layout: SharedAllocator, warps: int) -> None:
         self.core, self.warp_bytes = core, _WARP_ROWS * core.width * 4
-        self.slot_bytes, self.copies = warps * self.warp_bytes, copies
-        layout.tile("kScores", (core.cluster - 1 + copies) * self.slot_bytes)
+        self.slot_bytes = warps * self.warp_bytes
+        layout.tile("kScores", (core.cluster - 1) * self.slot_bytes)
         layout.barrier("kScoresFull", warps, 1)
         layout.barrier("kScoresFree", warps, core.cluster - 1)
 
@@ -34,8 +34,7 @@ class ScoreExchange:
             raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
         warp = "threadIdx.x / 32"
         places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
-        kind = f"{self.core.cluster}, {self.slot_bytes}, {'true' if self.copies else 'false'}"
-        self.core.writer.line(f"attn::add_of_cluster<{kind}>({scores.name}, {places}, exchanges++);")
+        self.core.writer.line(f"attn::add_of_cluster<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {places}, exchanges++);")
 
 
 def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
