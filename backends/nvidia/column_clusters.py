@@ -6,17 +6,21 @@ keys is loaded once for 128 rows, as in heads of up to 256 columns.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.thresholds import Provenance
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, pieces
 from attn_mlir.registry import registry
 
+LEAST: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 448
+"""Columns of v above which two thread blocks that share them are faster than slices."""
 CLUSTER = "cluster"
 """In choices: how many thread blocks share the columns; 1: none do."""
 _ROWS = 128
@@ -53,10 +57,17 @@ def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster
     head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
     if value <= MAX_COLUMNS or head % 8 or value % 8 or not _is_plain(attention):
         return None
+    if CLUSTER not in choices and not pays(head, value):
+        return None
     parts = int(choices.get(CLUSTER) or max(-(-value // MAX_COLUMNS), -(-head // _HEAD)))
     of_q, of_v = (-(-each // parts // step) * step for each, step in ((head, _STEP), (value, _ATOM)))
     keys = int(choices.get("block_kv") or _keys(parts, of_q, of_v))
     return ColumnCluster(parts, of_q, of_v, keys) if keys and of_v <= MAX_COLUMNS else None
+
+
+def pays(head: int, value: int) -> bool:
+    """Whether a cluster is faster than slices, for so many columns of q and of v."""
+    return LEAST < value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
 
 
 def _is_plain(attention: ir.Operation) -> bool:

@@ -137,7 +137,6 @@ def test_sums_in_slots_have_as_many_rows_as_their_tensor() -> None:
 def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """MLA's 576 columns of q and k, 520 of v: three launches, the last of which ends with v; in parts of the keys, too."""
     set_apart(monkeypatch, tmp_path)
-    monkeypatch.setattr("attn_mlir.backends.nvidia.passes.slice_values.cluster_of", lambda *_: None)
     q, k = torch.randn(3, 4, 576).half(), torch.randn(9, 1, 576).half()
     cu_q, cu_k = offsets([1, 1, 1]), offsets([4, 3, 2])
     text = text_of(lambda: attention_varlen(q, k, k[..., :520], cu_q, cu_k, mask_mod=masks.causal("bottom_right")))

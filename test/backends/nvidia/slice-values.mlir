@@ -1,7 +1,8 @@
 // Thread blocks of a cluster share the columns of q, k, v and o, where the rest of the pipeline makes such a kernel. Else v and o become as
 // narrow as the sums of a warpgroup; the driver is told which argument v is, and how many columns a launch sees.
 // RUN: sed -e 's/x64xf32/x576xf16/g' %inputs/causal-softmax.mlir > %t.wide
-// RUN: attn-opt %t.wide -p 'nvidia-slice-values' | FileCheck %s --check-prefix=CLUSTER
+// RUN: sed -e 's/x64xf32/x512xf16/g' %inputs/causal-softmax.mlir > %t.shared
+// RUN: attn-opt %t.shared -p 'nvidia-slice-values' | FileCheck %s --check-prefix=CLUSTER
 // RUN: sed -e '1s/) {$/) attributes {tile.choices = {cluster = 1 : i64}} {/' %t.wide > %t.alone
 // RUN: attn-opt %t.alone -p 'nvidia-slice-values' | FileCheck %s
 // RUN: sed -e 's/x64xf32/x512xf16/g' %inputs/query-key-value-mods.mlir > %t.mods
@@ -15,8 +16,8 @@
 // RUN: sed -e 's/return %o, %lse/%c = tensor.cast %o : tensor<?x?x?x576xf16> to tensor<?x?x?x576xf16>\n  return %c, %lse/' %t.wide > %t.inside
 // RUN: not attn-opt %t.inside -p 'nvidia-slice-values' 2>&1 | FileCheck %s --check-prefix=INSIDE
 
-// CLUSTER: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x192xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x192xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x192xf16>) -> (tensor<?x?x?x192xf16>, tensor<?x?x?xf32>)
-// CLUSTER-SAME: tile.choices = {block_kv = 64 : i64, block_q = 128 : i64, cluster = 3 : i64, emitter = "hopper"}
+// CLUSTER: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x256xf16>) -> (tensor<?x?x?x256xf16>, tensor<?x?x?xf32>)
+// CLUSTER-SAME: tile.choices = {block_kv = 64 : i64, block_q = 128 : i64, cluster = 2 : i64, emitter = "hopper"}
 // CLUSTER: "attn.attention"(%[[Q]], %[[K]], %[[V]])
 // CHECK: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x192xf16>) -> (tensor<?x?x?x192xf16>, tensor<?x?x?xf32>)
 // CHECK-SAME: tile.choices = {block_kv = 32 : i64, block_q = 64 : i64, launch_columns = 192 : i64, launch_values = 2 : i64}
