@@ -1,7 +1,7 @@
 // Thread blocks of a cluster share the columns of q, k, v and o, where the rest of the pipeline makes such a kernel. Else v and o become as
 // narrow as the sums of a warpgroup; the driver is told which argument v is, and how many columns a launch sees.
 // RUN: sed -e 's/x64xf32/x576xf16/g' %inputs/causal-softmax.mlir > %t.wide
-// RUN: sed -e 's/x64xf32/x512xf16/g' %inputs/causal-softmax.mlir > %t.shared
+// RUN: sed -e 's/x64xf32/x512xf16/g; 1s/) {$/) attributes {tile.choices = {cluster = 2 : i64}} {/' %inputs/causal-softmax.mlir > %t.shared
 // RUN: attn-opt %t.shared -p 'nvidia-slice-values' | FileCheck %s --check-prefix=CLUSTER
 // RUN: sed -e '1s/) {$/) attributes {tile.choices = {cluster = 1 : i64}} {/' %t.wide > %t.alone
 // RUN: attn-opt %t.alone -p 'nvidia-slice-values' | FileCheck %s
