@@ -18,6 +18,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from generated_code import complaints, kernels
 from gpu_cases import GPU
+from nvidia_fakes import set_apart
 
 COMPILER = next((name for name in (os.environ.get("CXX") or "c++", "g++", "clang++") if shutil.which(name)), None)
 HEADER = Path(hopper.__file__).parent / "attn_cluster.cuh"
@@ -170,6 +171,12 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Callable[...,
 
 class TestOnAGpu:
     pytestmark = GPU
+
+    @pytest.fixture(autouse=True)
+    def shared(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        """Clusters, also where slices are the default."""
+        set_apart(monkeypatch, tmp_path)
+        monkeypatch.setattr(column_clusters, "pays", lambda *_: True)
 
     @pytest.mark.parametrize("lengths", [(1, 1), (17, 300), (127, 127), (1000, 1000), (1000, 129)])
     @pytest.mark.parametrize(("head", "value"), [(512, 512), (576, 512), (320, 320), (1024, 1024), (192, 512)])
