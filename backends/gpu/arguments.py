@@ -15,7 +15,7 @@ _TAKEN = (
     "final at_row at_column at packed factor step stage parity columns query chunk to own warp barriers store_row tile_row add_row "
     "add_chunk odd_row key key0 present exchange first_column column_float left kept part together same_program attn "
     "chunks number rows full state leader turned_row turned_column diagonal of_diagonal own_key own_thread only_place first_key "
-    "first_query of_all to_place pages places asked iteration semaphore atom raw widener from j0"
+    "first_query of_all to_place pages places asked iteration semaphore atom raw widener from j0 exchanges"
 ).split()
 """Names that printed code uses for itself: an argument of one of these names gets a number."""
 

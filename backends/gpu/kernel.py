@@ -45,7 +45,8 @@ class KernelCode:
     """The generated source of one kernel.
 
     `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
-    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer.
+    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer. `cluster`: so many thread blocks run a
+    tile together.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """
 

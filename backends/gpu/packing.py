@@ -24,7 +24,7 @@ Value = tuple[str, Any]
 def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tuple[int, int, int], int]:
     """The grid of a kernel over tiles, in thread blocks, and how many blocks of rows it has; `over` are sizes [B, H, S, ...].
 
-    The grid has whole clusters.
+    A cluster of thread blocks runs a tile together.
     Raises UnsupportedError where it is too large for a launch.
     """
     if code.grid != "tiles":
@@ -36,7 +36,7 @@ def grid_of(code: KernelCode, block_rows: int, over: Sequence[int]) -> tuple[tup
             "call it for parts of the batch"
         )
     blocks = -(-length // block_rows)
-    return (blocks + -blocks % code.cluster, heads, batch), blocks
+    return (blocks * code.cluster, heads, batch), blocks
 
 
 def launch_grid(code: KernelCode, kernel: KernelGrid, arguments: Sequence[Any]) -> tuple[tuple[int, int, int], int]:

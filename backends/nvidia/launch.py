@@ -305,7 +305,7 @@ class CudaLauncher:
                 f"{_PROGRAM_LIMIT} blocks of {self._rows} rows: call it for parts of the batch"
             )
         room = cuda.device(self.index).multiprocessors * self._code.occupancy
-        whole = min(room // cluster, -(-blocks * heads * batch // cluster))
+        whole = min(room // cluster, blocks * heads * batch)
         return (max(1, whole) * cluster, 1, 1), blocks
 
 

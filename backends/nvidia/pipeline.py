@@ -8,6 +8,9 @@ TILED = (
 )
 """From stage 0 to scheduled kernels."""
 
+SLICED = TILED.partition("nvidia-slice-values,")[2]
+"""What follows where kernels have the columns that they see."""
+
 TILING = TILED.partition("nvidia-choose-blocks,")[2].removesuffix(",tile-schedule{target=nvidia}")
 """From chosen blocks to tiled kernels without a schedule."""
 

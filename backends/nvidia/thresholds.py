@@ -28,6 +28,7 @@ Registers = dict[int, tuple[int, int]]
 ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fdd07491")] = {
     1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
 }  # fmt: skip
+CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
     **ROW_REGISTERS,
     2: (224, 56),

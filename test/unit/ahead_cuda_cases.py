@@ -29,6 +29,10 @@ def difference(s: Any, s2: Any) -> Any:
     return s.softmax(-1) - 0.5 * s2.softmax(-1)
 
 
+def doubled(x: Any, b: Any, h: Any, q_idx: Any, d: Any) -> Any:
+    return 2 * x
+
+
 def faded(g: Any, b: Any, h: Any, t: Any) -> Any:
     return g * slopes[h]
 
@@ -54,7 +58,13 @@ CASES: dict[str, tuple[Any, Any, tuple[int, ...], dict[str, Any]]] = {
     "lookup": (attn_mlir.Attention(score_mod=looked_up), Spec(torch.float16, 64), (1, 2, 2, 19, 300), {}),
     "wide": (
         attn_mlir.Attention(mask_mod=attn_mlir.masks.causal(), return_lse=True),
-        Spec(torch.bfloat16, 576, 520),
+        Spec(torch.bfloat16, 576, 512),
+        (1, 2, 1, 70, 200),
+        {"backward": False},
+    ),
+    "sliced": (
+        attn_mlir.Attention(query_mod=doubled),
+        Spec(torch.bfloat16, 320, 520),
         (1, 2, 1, 70, 200),
         {"backward": False},
     ),

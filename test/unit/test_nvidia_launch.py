@@ -164,11 +164,12 @@ def test_grids(gpu: FakeCuda) -> None:
     launcher(KernelParameter("pointer", 0), grid="persistent")([heads(1, 2, 300, 64)])
     launcher(KernelParameter("pointer", 0), grid="persistent", cluster=2)([heads(8, 16, 1000, 64)])
     launcher(KernelParameter("pointer", 0), grid="persistent", occupancy=2)([heads(8, 16, 1000, 64)])
+    launcher(KernelParameter("pointer", 0), grid="persistent", cluster=4)([heads(1, 2, 300, 64)])
     launcher(KernelParameter("pointer", 0), cluster=2)([q[:, :, :300]])
     launcher(KernelParameter("pointer", 0), KernelParameter("pointer", 1), over=1)([heads(1, 1, 1, 64), q])
     made = gpu.named("cuLaunchKernelEx")
-    assert [each["grid"] for each in made] == [(6, 1, 1), (132, 1, 1), (264, 1, 1), (4, 3, 2), (8, 3, 2)]
-    assert [each["cluster"] for each in made] == [1, 2, 1, 2, 1]
+    assert [each["grid"] for each in made] == [(6, 1, 1), (132, 1, 1), (264, 1, 1), (24, 1, 1), (6, 3, 2), (8, 3, 2)]
+    assert [each["cluster"] for each in made] == [1, 2, 1, 4, 2, 1]  # a cluster runs a tile together
     with pytest.raises(UnsupportedError, match="parts of the batch"):
         launcher(KernelParameter("pointer", 0))([torch.empty(70000, 1, 1, 64, dtype=torch.float16)])
 

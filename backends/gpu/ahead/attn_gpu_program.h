@@ -101,12 +101,12 @@ inline void launch(Context &c, const Kernel &kernel, const std::vector<Value> &a
   if (c.measuring) return;
 #ifdef ATTN_COPY_ENGINE
   if (kernel.persistent) {
-    int64_t most = active().loaded->multiprocessors * kernel.occupancy / cluster, wanted = ceil_div(blocks * heads * batch, cluster);
+    int64_t most = active().loaded->multiprocessors * kernel.occupancy / cluster, wanted = blocks * heads * batch;
     most = most < wanted ? most : wanted;
     grid[0] = (most > 1 ? most : 1) * cluster;
   }
 #endif
-  if (!kernel.persistent) grid[0] = ceil_div(blocks, cluster) * cluster, grid[1] = heads, grid[2] = batch;
+  if (!kernel.persistent) grid[0] = blocks * cluster, grid[1] = heads, grid[2] = batch;
   clear(c, counter, counter_bytes);
   size_t count = size_t(kernel.parameter_count);
 #ifdef ATTN_COPY_ENGINE

@@ -38,11 +38,12 @@ class SliceValues(Pass):
             return False
         for function in find_all(module, "func.func"):
             attentions = [op for op in find_all(function, "attn.attention") if op.parent == function]
-            if len(attentions) == 1 and not self._narrow(function, attentions[0]):
+            if len(attentions) == 1 and not self.narrow(module, function, attentions[0]):
                 return False
         return True
 
-    def _narrow(self, function: ir.Operation, attention: ir.Operation) -> bool:
+    def narrow(self, module: ir.Operation, function: ir.Operation, attention: ir.Operation) -> bool:
+        """Gives a function fewer columns where it has too many; False after an error."""
         head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
         choices = attributes.read(function, attributes.CHOICES)
         more: Fields = {}
@@ -50,9 +51,8 @@ class SliceValues(Pass):
             more |= self.blocks(head)
         if value > self.columns:
             v = attention.operands[2]
-            wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
-            wide += [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
-            if not isinstance(v.owner, ir.Block) or any(use.owner.name not in _LEAVING for each in wide for use in each.uses):
+            wide = wide_results(attention)
+            if not isinstance(v.owner, ir.Block) or not all_leave(wide):
                 attention.location.emit_error(f"{self.name}: v of {value} columns must come from outside of the kernel, and o leave it")
                 return False
             if value % _STEP:
@@ -64,8 +64,8 @@ class SliceValues(Pass):
             count = -(-value // self.columns)
             columns = -(-value // count // _STEP) * _STEP
             for each in (v, *wide):
-                each.set_type(_narrowed(each.type, columns))
-            _retype(function)
+                each.set_type(with_columns(each.type, columns))
+            retype(function)
             more |= {attributes.LAUNCH_COLUMNS: columns, attributes.LAUNCH_VALUES: ir.BlockArgument(v).arg_number}
         if more:
             with function.context:
@@ -73,12 +73,24 @@ class SliceValues(Pass):
         return True
 
 
-def _narrowed(type_: ir.Type, columns: int) -> ir.Type:
+def wide_results(attention: ir.Operation) -> list[ir.Value]:
+    """The results of an attention that have columns, and their residuals."""
+    wide = [result for result in attention.results if ir.RankedTensorType(result.type).rank == 4]
+    return wide + [use.owner.operation.results[0] for each in wide for use in each.uses if use.owner.name == "attn.residual"]
+
+
+def all_leave(values: list[ir.Value]) -> bool:
+    """Whether nothing but the end of the function, and residuals, takes these results."""
+    return all(use.owner.name in _LEAVING for each in values for use in each.uses)
+
+
+def with_columns(type_: ir.Type, columns: int) -> ir.Type:
+    """The type of tensors with so many columns."""
     tensor = ir.RankedTensorType(type_)
     return ir.RankedTensorType.get([*tensor.shape[:-1], columns], tensor.element_type, loc=ir.Location.unknown(type_.context))
 
 
-def _retype(function: ir.Operation) -> None:
+def retype(function: ir.Operation) -> None:
     """Makes a function's type that of its arguments and of what it returns."""
     block = function.regions[0].blocks[0]
     inputs = [argument.type for argument in block.arguments]

@@ -13,7 +13,7 @@ _TAKEN = (
     "inside group width pair drawn n kv count kind send found found_kv found_count begin_of end_of partial_blocks found_blocks "
     "key_blocks ends last more message next_program release thread shift own_begin own_end row_begin row_end visible skipped exact staging "
     "place iteration final at_row at_column at ahead queries load_queries follow sent next_block next_head next_batch "
-    "raw widener asked from"
+    "raw widener asked from exchanges"
 ).split()
 """Names that the printed code uses for itself."""
 PACKS = {"f16": "pack_f16", "bf16": "pack_bf16"}
@@ -32,6 +32,8 @@ class Core(PrinterCore[Tile]):
         """`width`: the columns of tiles whose number of columns is not static."""
         super().__init__(kernel, width, _TAKEN)
         self._products: dict[str, str] = {}
+        self.cluster = 1
+        """How many thread blocks of a cluster share the columns of q, k, v and o; types have those of one."""
         self.seeds: dict[str, str] = {}
         """What was read before loops: names of the numbers of dropout, by their expressions."""
 
@@ -50,6 +52,10 @@ class Core(PrinterCore[Tile]):
         """The function that takes the larger ("max") or smaller number of two, NaN if one of them is."""
         self.scalars._context.helpers.add(f"{kind}_nan")  # pyright: ignore[reportPrivateUsage]
         return f"{kind}_nan"
+
+    def column_at(self, value: ir.Value, column: int) -> str:
+        """Where a column of this thread block's part of a tensor is in the whole."""
+        return str(column) if self.cluster == 1 else f"attn::cluster_rank() * {ir.MemRefType(value.type).shape[-1]} + {column}"
 
     # ---- tiles
 

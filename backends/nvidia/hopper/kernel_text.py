@@ -30,7 +30,7 @@ def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers:
         "  if (threadIdx.x == 0) {",
         *(f"    {text}" for text in layout.initialisation()),
         "  }",
-        "  __syncthreads();",  # no role meets an mbarrier before it is initialised
+        "  __syncthreads();" if core.cluster == 1 else "  attn::cluster_sync();",  # no role meets an mbarrier before it is initialised
     ]
     return "\n".join(
         [header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *without_unread(core.writer.lines), "}", ""]

@@ -261,12 +261,12 @@ class SharedMemory:
     def _copy(self, source: ir.Value, rows: int, boxes: Boxes, place: list[str]) -> None:
         if rows > 256 or rows % 8:
             raise UnsupportedError(f"hopper: tiles in shared memory have a multiple of 8 rows, up to 256, not {rows}")
-        descriptor = self.core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
-        where = self.core.arguments.copied_at(source, *place[:3])
+        core, where = self.core, self.core.arguments.copied_at(source, *place[:3])
+        descriptor = core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
             barrier = boxes.barriers[box // SECTION] if len(boxes.barriers) > 1 else boxes.barriers[0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {box * boxes.columns}, {where});")
+            core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {core.column_at(source, box * boxes.columns)}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""
@@ -355,10 +355,10 @@ class SharedMemory:
     def _copy_page(self, ring: TileRing, boxes: Boxes, head: str, rows: int, to: str, row: str, some: str) -> None:
         """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
         descriptor = self.core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
-        outside = boxes.number * boxes.columns
+        outside = self.core.cluster * boxes.number * boxes.columns
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * ring.rows * boxes.row_bytes} + {to}"
-            where = f"{some} ? {box * boxes.columns} : {outside}, {row}, {head}, page_at"
+            where = f"{some} ? {self.core.column_at(ring.source, box * boxes.columns)} : {outside}, {row}, {head}, page_at"
             barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
             self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
 

@@ -5,6 +5,8 @@ It is for loops of the shape: scores = queries keys^T, maps, accumulator = accum
 the last to the first, those that may be partial before the whole ones; the first of all is peeled, and handled as a partial one.
 """
 
+from collections.abc import Callable, Sequence
+
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import body, maker, operations, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
@@ -41,6 +43,8 @@ class Overlap:
         self.core, self.memory, self.steps = core, memory, steps
         self.bits: LaneBits | None = None
         self.windows: WindowRings | None = None
+        self.complete: Callable[[RegTile], None] | None = None
+        """Prints what makes whole scores of a product over a part of the columns."""
         self.warpgroups, self.ping_pong, self.vote, self.pin = warpgroups, ping_pong, vote, pin
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
@@ -144,22 +148,7 @@ class Overlap:
         print_seeds(core, [op for step in self.steps for op in find_all(step.loop, "attn.kept")])
         packed = core.names.fresh("packed")
         writer.line(f"uint32_t {packed}[{self.keys.rows // 4}];")
-        writer.line("// The first block: nothing is in flight yet.")
-        with core.scope(""):
-            writer.line("const int n = 0;")
-            scores = self.scores(consumer, self.general)
-            consumer.products.wait(0, scores)
-            self.memory.free(self.keys)
-            self.wait_windows()
-            self.softmax(consumer, self.general)
-            consumer.products.pack(self.weights(self.general), packed)
-            self.drop(packed)
-            core.tiles[self.general.sums.results[0]] = accumulator
-            consumer.assign(carried, yielded(self.general.block))
-            self.count()
-        self.loop(consumer, self.general, "int n = 1; n < partial_blocks; ++n", packed, carried, accumulator)
-        if self.inner is not None:
-            self.loop(consumer, self.inner, "int n = max(1, partial_blocks); n < key_blocks; ++n", packed, carried, accumulator)
+        self.blocks(consumer, packed, carried, accumulator)
         writer.line("// The sums of the last block.")
         self.sums(consumer, self.general, packed, accumulator)
         consumer.products.wait(0, accumulator)
@@ -168,26 +157,47 @@ class Overlap:
         for result, tile in zip(last.results, carried, strict=True):
             core.tiles[result] = consumer.whole(tile)
 
+    def blocks(self, consumer: Consumer, packed: str, carried: list, accumulator: RegTile) -> None:
+        """All blocks but for the sums of the last one."""
+        self.core.writer.line("// The first block: nothing is in flight yet.")
+        with self.core.scope(""):
+            self.core.writer.line("const int n = 0;")
+            scores = self.scores(consumer, self.general)
+            self.land(consumer, scores, 0)
+            self.weigh(consumer, self.general, packed, carried, accumulator, first=True)
+        self.loop(consumer, self.general, "int n = 1; n < partial_blocks; ++n", packed, carried, accumulator)
+        if self.inner is not None:
+            self.loop(consumer, self.inner, "int n = max(1, partial_blocks); n < key_blocks; ++n", packed, carried, accumulator)
+
     def loop(self, consumer: Consumer, step: KvStep, head: str, packed: str, carried: list, accumulator: RegTile) -> None:
         """The steady state."""
-        core, products = self.core, consumer.products
-        with core.scope(f"for ({head})"):
+        with self.core.scope(f"for ({head})"):
             scores = self.start(consumer, step, packed, accumulator)
             self.dropout(consumer, step)
-            products.wait(1, scores)
-            self.memory.free(self.keys)
-            self.wait_windows()
-            self.softmax(consumer, step, accumulator)
-            self.count()
-            products.pack(self.weights(step), packed)
-            self.drop(packed)
-            if step.sums.name == "tile.dot_rescale":
-                factor = core.tiles[step.sums.operands[1]]
-                if isinstance(factor, RegRow):
-                    products.rescale(accumulator, factor, self.vote)
-            core.tiles[step.sums.results[0]] = accumulator
-            consumer.assign(carried, yielded(step.block))
-            consumer.maps.ready.clear()
+            self.land(consumer, scores, 1)
+            self.weigh(consumer, step, packed, carried, accumulator)
+
+    def weigh(self, consumer: Consumer, step: KvStep, packed: str, carried: list, accumulator: RegTile, *, first: bool = False) -> None:
+        """From the scores of a block to its packed weights; unless it is the `first` one, sums of the block before are in flight."""
+        core, products = self.core, consumer.products
+        self.wait_windows()
+        self.softmax(consumer, step, None if first else accumulator)
+        self.count()
+        products.pack(self.weights(step), packed)
+        self.drop(packed)
+        factor = core.tiles.get(step.sums.operands[1]) if step.sums.name == "tile.dot_rescale" and not first else None
+        if isinstance(factor, RegRow):
+            products.rescale(accumulator, factor, self.vote)
+        core.tiles[step.sums.results[0]] = accumulator
+        consumer.assign(carried, yielded(step.block))
+        consumer.maps.ready.clear()
+
+    def land(self, consumer: Consumer, scores: RegTile, pending: int) -> None:
+        """Waits for scores, but for so many products after them, and gives their keys back."""
+        consumer.products.wait(pending, scores)
+        self.memory.free(self.keys)
+        if self.complete is not None:
+            self.complete(scores)
 
     def dropout(self, consumer: Consumer, step: KvStep) -> None:
         """Makes the bits of the block while its scores are in flight, unless lanes make them once weights are packed."""
@@ -203,27 +213,37 @@ class Overlap:
 
     def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
         """Starts both products, when the other warpgroups are past theirs."""
-        mine, following = f"{_PING_PONG} + warpgroup", f"{_PING_PONG} + (warpgroup + 1) % {self.warpgroups}"
-        # Ping-pong: products are issued after those of the warpgroup before, which computes exponentials meanwhile.
-        scores = self.scores(consumer, step, f"attn::named_sync({mine}, 256);" if self.ping_pong else "")
+        mine, following = self.turns()
+        scores = self.scores(consumer, step, mine)
         self.sums(consumer, step, packed, accumulator)
-        if self.ping_pong:
-            # Both products are issued: the next warpgroup may issue its own.
-            self.core.writer.line(f"attn::named_arrive({following}, 256);")
+        self.core.writer.all(following)
         return scores
 
-    def scores(self, consumer: Consumer, step: KvStep, before: str = "") -> RegTile:
-        """Starts the product of queries and keys of block n."""
-        core, products = self.core, consumer.products
-        writer = core.writer
+    def turns(self) -> tuple[list[str], list[str]]:
+        """Before the products of a block, and after: the next warpgroup may issue its own.
+
+        Ping-pong: products are issued after those of the warpgroup before, which computes exponentials meanwhile.
+        """
+        if not self.ping_pong:
+            return [], []
+        following = f"{_PING_PONG} + (warpgroup + 1) % {self.warpgroups}"
+        return [f"attn::named_sync({_PING_PONG} + warpgroup, 256);"], [f"attn::named_arrive({following}, 256);"]
+
+    def position(self, step: KvStep) -> None:
+        """Prints where block n begins, and how many keys it has."""
+        core, writer = self.core, self.core.writer
         writer.line("const int kv = found_blocks == 0 ? 0 : begin_of(n);")
         core.scalars.bind(step.position, "kv")
         if not step.whole:
             writer.line(f"const int count = found_blocks == 0 ? 0 : min({self.keys.rows}, end_of(n) - kv);")
             core.scalars.bind(list(step.keys.operands)[-1], "count")
+
+    def scores(self, consumer: Consumer, step: KvStep, before: Sequence[str] = ()) -> RegTile:
+        """Starts the product of queries and keys of block n."""
+        core, products = self.core, consumer.products
+        self.position(step)
         core.tiles[step.keys.results[0]] = keys = self.memory.wait(self.keys)
-        if before:
-            writer.line(before)
+        core.writer.all(list(before))
         scores = core.fragment("s", self.keys.rows)
         with printing(step.scores):
             products.begin()

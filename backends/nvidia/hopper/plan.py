@@ -73,6 +73,10 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
+    if "cluster" in choices:
+        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0}
+        if not looks:
+            fields |= dict(zip(("consumer_registers", "producer_registers"), thresholds.CLUSTER_REGISTERS, strict=True))
     fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})
     producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
@@ -80,6 +84,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
+    if "cluster" in choices:
+        return _fitting(kernel, fields, {**choices, "flow": "each"}, True, thresholds.USUAL_STAGES, keys, target)
     flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
     usual, stale = thresholds.NARROW_STAGES
     stages = (usual if uneven or not fields["lazy_rescale"] else stale) if narrow else thresholds.USUAL_STAGES

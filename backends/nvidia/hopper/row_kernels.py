@@ -14,6 +14,8 @@ from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
+from attn_mlir.backends.nvidia.hopper.score_exchange import HEADER as CLUSTER_HEADER
+from attn_mlir.backends.nvidia.hopper.score_exchange import ScoreExchange, check_shared
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.stores import Stores
@@ -36,6 +38,7 @@ class RowsKernel:
         self.kernel, self.schedule = kernel, schedule
         self.warpgroups = number["block_q"] // ROWS
         self.core = Core(kernel, number["block_kv"])
+        self.core.cluster = int(schedule.get("cluster", 1))
         self.stages = int(schedule["stages"])
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
@@ -49,6 +52,7 @@ class RowsKernel:
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
         self.windows: WindowRings | None = None
+        self.exchange: ScoreExchange | None = None
 
     def emit(self) -> KernelCode:
         """The source and how to launch it."""
@@ -90,6 +94,7 @@ class RowsKernel:
         more += [WINDOWS_HEADER] if self.windows is not None else []
         more += [GATHER_HEADER] if gathered is not None else []
         more += [WIDEN_HEADER] if widened is not None else []
+        more += [CLUSTER_HEADER] if self.exchange is not None else []
         source = function_source(core, self.memory.layout, threads, *more)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
@@ -99,6 +104,7 @@ class RowsKernel:
             threads=threads,
             shared_bytes=self.memory.layout.bytes(),
             grid=self.programs.grid,
+            cluster=core.cluster,
         )
 
     def _place(self) -> None:
@@ -113,6 +119,8 @@ class RowsKernel:
                 asked = {"ping_pong": ping_pong, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
                 kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
                 self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
+        if self.core.cluster > 1:
+            self._share_columns()
         self._rings(self.kernel)
         if self.memory.widened is not None:
             self.memory.widened.allocate()
@@ -129,6 +137,15 @@ class RowsKernel:
         self.programs.allocate(self.memory.layout)
         if self.schedule["staging"] == "query":
             self._stage_in_queries()
+
+    def _share_columns(self) -> None:
+        """Lets thread blocks of a cluster have a part of the columns each. Raises UnsupportedError where they cannot."""
+        check_shared(self.kernel, {op for each in self.overlaps.values() for step in each.steps for op in (step.scores, step.sums)})
+        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups)
+        for overlap in self.overlaps.values():
+            if isinstance(overlap, KeptOverlap) or self.schedule["flow"] != "each":
+                raise UnsupportedError("hopper: thread blocks share columns in the loop inside each program (flow = 'each')")
+            overlap.complete = self.exchange.add
 
     def _bits(self) -> None:
         """Lets lanes make bits of dropout once weights are packed. Raises UnsupportedError where weights are not dropped then."""
@@ -219,6 +236,8 @@ class RowsKernel:
         writer.line("const int lane = threadIdx.x % 32;")
         writer.line(f"const int row = warpgroup * {ROWS} + threadIdx.x / 32 % 4 * 16 + lane / 4, column = lane % 4 * 2;")
         writer.all(memory.iterations())
+        if self.exchange is not None:
+            self.exchange.declare()
         if self.flat is not None:
             self.flat.consumer(Consumer(core, memory, self.stores, Changes(core, 128 * self.warpgroups), self.stages), self.stores)
             return
@@ -246,6 +265,8 @@ class RowsKernel:
                 self._wait_for_staging()
                 memory.free_program_tiles()
         self.stores.finish()
+        if self.exchange is not None:
+            writer.line("attn::cluster_sync();")  # others may still send to this thread block's shared memory
 
     def _wait_for_staging(self) -> None:
         # The thread that issued the copies asks whether they have read shared memory; the others learn it at the barrier.

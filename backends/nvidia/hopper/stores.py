@@ -53,10 +53,10 @@ class Stores:
 
     def _row(self, op: ir.Operation, tile: RegRow) -> None:
         batch, head, begin, count = self._place(op)
-        target = op.operands[1]
+        target, first = op.operands[1], "column == 0" if self.core.cluster == 1 else "column == 0 && attn::cluster_rank() == 0"
         with self.core.unrolled("h", 2):
             element = self.core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)"])
-            self.core.writer.line(f"if (column == 0 && row + 8 * h < {count}) {element} = {tile.name}[h];")
+            self.core.writer.line(f"if ({first} && row + 8 * h < {count}) {element} = {tile.name}[h];")
 
     def _elements(self, op: ir.Operation, tile: RegTile) -> None:
         core = self.core
@@ -105,7 +105,8 @@ class Stores:
                 for atom in range(atoms(tile.columns)):
                     address = f"staging + {atom * atom_bytes}" if atom else "staging"
                     where = core.arguments.copied_at(op.operands[1], f"{begin} + warpgroup * {ROWS}", head, batch)
-                    writer.line(f"attn::tma_store({descriptor}, {address}, {atom * COLUMNS}, {where});")
+                    column = core.column_at(op.operands[1], atom * COLUMNS)
+                    writer.line(f"attn::tma_store({descriptor}, {address}, {column}, {where});")
                 writer.line("attn::bulk_commit();")
 
     def finish(self) -> None:

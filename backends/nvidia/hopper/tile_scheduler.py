@@ -34,6 +34,16 @@ class TileScheduler:
     round = "round"
 
     @property
+    def _own(self) -> str:
+        """The number of this thread block, or of its cluster, which runs a program together."""
+        return "blockIdx.x" if self.core.cluster == 1 else f"(blockIdx.x / {self.core.cluster})"
+
+    @property
+    def _all(self) -> str:
+        """How many of these there are."""
+        return "gridDim.x" if self.core.cluster == 1 else f"(gridDim.x / {self.core.cluster})"
+
+    @property
     def grid(self) -> str:
         """For `KernelCode.grid`."""
         return "tiles" if self.order == "tiles" else "persistent"
@@ -51,12 +61,12 @@ class TileScheduler:
         core.declare_items()
         if self.order == "tiles":
             if core.packed:
-                core.writer.line("if ((int)blockIdx.x >= items) return;")
+                core.writer.line(f"if ((int){self._own} >= items) return;")
             return
         heads, batches = core.arguments.size(self.over, 1), "1" if core.packed else core.arguments.size(self.over, 0)
         core.writer.line(f"const int pairs = {heads} * {batches}, programs = {core.blocks()} * pairs;")
         if core.packed:  # the grid is made for as many items as there may be, and roles take it that there is a program
-            core.writer.line("if ((int)blockIdx.x >= programs) return;")
+            core.writer.line(f"if ((int){self._own} >= programs) return;")
         blocks = "max(1, items)" if core.packed else core.blocks()
         core.writer.line(f"const int group = max({self.group}, {_BLOCKS * min(self.group, _HEADS)} / {blocks});")
 
@@ -72,7 +82,7 @@ class TileScheduler:
             return
         writer.line("uint32_t round = 0;")
         if self.order == "static":
-            with core.scope("for (int program = blockIdx.x; program < programs; program += gridDim.x, ++round)"):
+            with core.scope(f"for (int program = {self._own}; program < programs; program += {self._all}, ++round)"):
                 self.decode()
                 yield
             return
@@ -121,7 +131,7 @@ class TileScheduler:
         writer = self.core.writer
         reverse = self.reverse and not self.core.packed  # lists have the longest programs first
         if self.order == "tiles":
-            block = "gridDim.x - 1 - blockIdx.x" if reverse else "blockIdx.x"
+            block = f"{self._all} - 1 - {self._own}" if reverse else self._own
             writer.line(f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")
             return
         blocks = self.core.blocks()

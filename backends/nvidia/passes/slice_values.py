@@ -1,24 +1,53 @@
-"""Narrows kernels for NVIDIA GPUs to slices of the columns of v."""
+"""Narrows kernels for NVIDIA GPUs to a part of the columns of v, or of all tensors where thread blocks of a cluster share these."""
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
-from attn_mlir.backends.gpu.passes.slice_values import SliceValues
+from attn_mlir.backends.gpu.passes.slice_values import SliceValues, retype
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.column_clusters import CLUSTER, cluster_of, is_made, narrow
+from attn_mlir.mlir import ir
 
 
 @dataclass(frozen=True)
 class NvidiaSliceValues(SliceValues):
     """Gives v and o `columns` columns at most where they have more, as a warpgroup has registers for no more sums of 64 rows.
 
-    Weights, states and row outputs do not depend on v, and column c of o only on column c of v: so the same kernel makes every slice. The
-    choices of the function say what a driver needs, "launch_values", which argument v is, and "launch_columns", how many columns a launch
-    sees. Scores are computed again for each slice. Heads of q of more than 256 columns get blocks that fit into shared memory.
+    On Hopper the thread blocks of a cluster share the columns of q, k, v and o where the rest of the pipeline makes such a kernel of the
+    function, which a trial on a copy finds out: the choice "cluster" says how many thread blocks there are (1: never).
+    Elsewhere a kernel sees a slice of v. Weights, states and row outputs do not depend on v, and column c of o only on column c of v: so
+    the same kernel makes every slice. The choices of the function say what a driver needs, "launch_values", which argument v is, and
+    "launch_columns", how many columns a launch sees. Scores are computed again for each slice. Heads of q of more than 256 columns get
+    blocks that fit into shared memory.
     """
 
     name = "nvidia-slice-values"
 
     def blocks(self, head: int) -> Fields:
         return dict(zip(("block_q", "block_kv"), wide_blocks(head), strict=True))
+
+    def narrow(self, module: ir.Operation, function: ir.Operation, attention: ir.Operation) -> bool:
+        cluster = cluster_of(function, attention) if self.columns == MAX_COLUMNS else None
+        choices = attributes.read(function, attributes.CHOICES)
+        if cluster is not None and cluster.parts > 1:
+            before = narrow(function, attention, cluster)
+            if is_made(module, function, pipeline.SLICED):
+                return True
+            for value, type_ in before.items():
+                value.set_type(type_)
+            retype(function)
+        if choices.get(CLUSTER, 1) != 1:
+            attention.location.emit_error(f"{self.name}: no kernel is made whose columns {choices[CLUSTER]} thread blocks share")
+            return False
+        left = {name: value for name, value in choices.items() if name != CLUSTER}
+        with function.context:
+            if left:
+                function.attributes[attributes.CHOICES] = attributes.write(left)
+            elif attributes.CHOICES in function.attributes:
+                del function.attributes[attributes.CHOICES]
+        return super().narrow(module, function, attention)
 
 
 def wide_blocks(head: int) -> tuple[int, int]:

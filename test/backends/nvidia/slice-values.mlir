@@ -1,17 +1,30 @@
-// v and o become as narrow as the sums of a warpgroup; the driver is told which argument v is, and how many columns a launch sees.
+// Thread blocks of a cluster share the columns of q, k, v and o, where the rest of the pipeline makes such a kernel. Else v and o become as
+// narrow as the sums of a warpgroup; the driver is told which argument v is, and how many columns a launch sees.
 // RUN: sed -e 's/x64xf32/x576xf16/g' %inputs/causal-softmax.mlir > %t.wide
-// RUN: attn-opt %t.wide -p 'nvidia-slice-values' | FileCheck %s
+// RUN: sed -e 's/x64xf32/x512xf16/g; 1s/) {$/) attributes {tile.choices = {cluster = 2 : i64}} {/' %inputs/causal-softmax.mlir > %t.shared
+// RUN: attn-opt %t.shared -p 'nvidia-slice-values' | FileCheck %s --check-prefix=CLUSTER
+// RUN: sed -e '1s/) {$/) attributes {tile.choices = {cluster = 1 : i64}} {/' %t.wide > %t.alone
+// RUN: attn-opt %t.alone -p 'nvidia-slice-values' | FileCheck %s
+// RUN: sed -e 's/x64xf32/x512xf16/g' %inputs/query-key-value-mods.mlir > %t.mods
+// RUN: attn-opt %t.mods -p 'nvidia-slice-values' | FileCheck %s --check-prefix=MODS
+// RUN: sed -e 's/cluster = 1/cluster = 2/' %t.alone > %t.few
+// RUN: not attn-opt %t.few -p 'nvidia-slice-values' 2>&1 | FileCheck %s --check-prefix=FEW
 // RUN: attn-opt %inputs/causal-softmax.mlir -p 'nvidia-slice-values' | FileCheck %s --check-prefix=NARROW
 // RUN: sed -e 's/x64xf32/x257xf16/g' %inputs/causal-softmax.mlir > %t.odd
 // RUN: not attn-opt %t.odd -p 'nvidia-slice-values' 2>&1 | FileCheck %s --check-prefix=ODD
-// RUN: not attn-opt %t.wide -p 'nvidia-slice-values{columns=20}' 2>&1 | FileCheck %s --check-prefix=INVALID
+// RUN: not attn-opt %t.alone -p 'nvidia-slice-values{columns=20}' 2>&1 | FileCheck %s --check-prefix=INVALID
 // RUN: sed -e 's/return %o, %lse/%c = tensor.cast %o : tensor<?x?x?x576xf16> to tensor<?x?x?x576xf16>\n  return %c, %lse/' %t.wide > %t.inside
 // RUN: not attn-opt %t.inside -p 'nvidia-slice-values' 2>&1 | FileCheck %s --check-prefix=INSIDE
 
+// CLUSTER: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x256xf16>) -> (tensor<?x?x?x256xf16>, tensor<?x?x?xf32>)
+// CLUSTER-SAME: tile.choices = {block_kv = 64 : i64, block_q = 128 : i64, cluster = 2 : i64, emitter = "hopper"}
+// CLUSTER: "attn.attention"(%[[Q]], %[[K]], %[[V]])
 // CHECK: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x192xf16>) -> (tensor<?x?x?x192xf16>, tensor<?x?x?xf32>)
 // CHECK-SAME: tile.choices = {block_kv = 32 : i64, block_q = 64 : i64, launch_columns = 192 : i64, launch_values = 2 : i64}
 // CHECK: "attn.attention"(%[[Q]], %[[K]], %[[V]])
 // CHECK: (tensor<?x?x?x576xf16>, tensor<?x?x?x576xf16>, tensor<?x?x?x192xf16>) -> (tensor<?x?x?x192xf16>, tensor<?x?x?xf32>)
+// MODS: tile.choices = {block_kv = 32 : i64, block_q = 64 : i64, launch_columns = 256 : i64, launch_values = 2 : i64}
+// FEW: error: nvidia-slice-values: no kernel is made whose columns 2 thread blocks share
 // NARROW-NOT: tile.choices
 // ODD: error: v has head dimension 257: more than 256 columns are seen in slices, which take multiples of 8: pad v with zeros
 // INVALID: error: nvidia-slice-values: `columns` must be a positive multiple of 8, got 20

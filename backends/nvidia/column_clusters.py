@@ -1,0 +1,120 @@
+"""Heads whose columns the thread blocks of a cluster share, on Hopper: how many of these there are, and what each has.
+
+Thread block r of a cluster has the r-th part of the columns of q, k, v and o, for the same rows. It multiplies its part of q and k, adds to
+these scores what the others have, through shared memory of each other, and sums its part of v. So scores are computed once, and a block of
+keys is loaded once for 128 rows, as in heads of up to 256 columns.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
+from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.nvidia.target import HOPPER
+from attn_mlir.backends.nvidia.thresholds import Provenance
+from attn_mlir.errors import AttnError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.registry import registry
+
+LEAST: Annotated[int, Provenance("2026-11-28", "none", "docs/notes/wide-heads-h100.md")] = 512
+"""Columns of v above which two thread blocks share them unless asked to: none. From 449 on they were faster than slices, but this form of
+the exchange was not compared with a reference on a GPU yet."""
+CLUSTER = "cluster"
+"""In choices: how many thread blocks share the columns; 1: none do."""
+_ROWS = 128
+_STEP, _ATOM = 16, 64
+"""Columns of a step of a product; of a swizzle atom, which is stored as a whole."""
+_ATOM_BYTES = 128
+_HEAD = 320
+"""Columns of q and k of a thread block, at most: sums have registers for 256 of v, but products of scores need none."""
+_BARRIERS = 1024
+"""Bytes of shared memory for what is no tile, at most."""
+_MOST, _NARROW = 64, 192
+"""Keys of a block for which a thread has registers; values of up to so many columns leave room for a step more."""
+_OTHER = ("attn.query", "attn.key", "attn.value", "attn.product", "attn.term", "attn.pages", "attn.key_lists")
+"""What reads columns of q, k or v by their number, further tensors with columns, or keys from elsewhere."""
+
+
+@dataclass(frozen=True)
+class ColumnCluster:
+    """`parts` thread blocks, each with so many columns of q and k (`head`) and of v and o (`value`), and blocks of so many keys."""
+
+    parts: int
+    head: int
+    value: int
+    keys: int
+
+
+def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster | None:
+    """How a cluster shares the columns of an attention; None where slices of v are seen one after another."""
+    choices = attributes.read(function, attributes.CHOICES)
+    if choices.get("arch", HOPPER.arch) != HOPPER.arch or choices.get("emitter", "hopper") != "hopper" or choices.get(CLUSTER) == 1:
+        return None
+    if CLUSTER not in choices and ("block_q" in choices or "block_kv" in choices):  # whoever chose blocks did so for slices
+        return None
+    head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
+    if value <= MAX_COLUMNS or head % 8 or value % 8 or not _is_plain(attention):
+        return None
+    if CLUSTER not in choices and not pays(head, value):
+        return None
+    parts = int(choices.get(CLUSTER) or max(-(-value // MAX_COLUMNS), -(-head // _HEAD)))
+    of_q, of_v = (-(-each // parts // step) * step for each, step in ((head, _STEP), (value, _ATOM)))
+    keys = int(choices.get("block_kv") or _keys(parts, of_q, of_v))
+    return ColumnCluster(parts, of_q, of_v, keys) if keys and of_v <= MAX_COLUMNS else None
+
+
+def pays(head: int, value: int) -> bool:
+    """Whether a cluster is faster than slices, for so many columns of q and of v."""
+    return LEAST < value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
+
+
+def _is_plain(attention: ir.Operation) -> bool:
+    """Whether q, k and v are tensors of 16 bits from outside, as they are, and o leaves as it is."""
+    values = set(attention.operands)
+    used = [use.owner.operation for each in values for use in each.uses]
+    outside = len(values) == 3 and all(isinstance(each.owner, ir.Block) for each in values)
+    elements = {str(ir.RankedTensorType(each.type).element_type) for each in values}
+    plain = elements in ({"f16"}, {"bf16"}) and not any(pieces(attention, name) for name in _OTHER)
+    read = all(op == attention or op.name == "tensor.dim" for op in used)
+    return outside and plain and read and all_leave(wide_results(attention))
+
+
+def _keys(parts: int, head: int, value: int) -> int:
+    """Keys of a block: as many as shared memory has room for, with one tile of q, two of keys and of values, and scores of the others."""
+    atoms = [-(-columns // _ATOM) * _ATOM_BYTES for columns in (head, value)]
+    room = HOPPER.shared_bytes - _ROWS * atoms[0] - _BARRIERS
+    most = _MOST if value > _NARROW else _MOST + _STEP
+    return min(most, room // (2 * sum(atoms) + (parts - 1) * _ROWS * 4) // _STEP * _STEP)
+
+
+def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster) -> dict[ir.Value, ir.Type]:
+    """Gives a function the types and choices of one thread block; returns the types that it had."""
+    q, k, v = attention.operands
+    columns = {q: cluster.head, k: cluster.head, v: cluster.value, **dict.fromkeys(wide_results(attention), cluster.value)}
+    before = {value: value.type for value in columns}
+    for value, count in columns.items():
+        value.set_type(with_columns(value.type, count))
+    retype(function)
+    choices = {**attributes.read(function, attributes.CHOICES), "emitter": "hopper", CLUSTER: cluster.parts}
+    with function.context:
+        function.attributes[attributes.CHOICES] = attributes.write({**choices, "block_q": _ROWS, "block_kv": cluster.keys})
+    return before
+
+
+def is_made(module: ir.Operation, function: ir.Operation, rest: str) -> bool:
+    """Whether a function with the types and choices of one thread block becomes a kernel: the rest of the pipeline runs on a copy of it."""
+    name = ir.StringAttr(function.attributes["sym_name"]).value
+    copied = ir.Module.parse(module.get_asm(print_generic_op_form=True, enable_debug_info=True), module.context)
+    for other in [op for op in find_all(copied.operation, "func.func") if ir.StringAttr(op.attributes["sym_name"]).value != name]:
+        other.erase()
+    handler = module.context.attach_diagnostic_handler(lambda _: True)
+    try:
+        Pipeline.parse(rest, registry()).run(copied)
+    except AttnError:
+        return False
+    finally:
+        handler.detach()
+    return True

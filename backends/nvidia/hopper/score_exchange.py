@@ -1,0 +1,53 @@
+"""Scores of thread blocks that share the columns of rows in a cluster: each has those of its columns of q and k, and all add them up."""
+
+from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
+from attn_mlir.backends.nvidia.hopper.stores import through_tma
+from attn_mlir.backends.nvidia.hopper.tiles import RegTile
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
+
+HEADER = "attn_cluster.cuh"
+_WARP_ROWS = 16
+_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
+
+
+class ScoreExchange:
+    """Prints the exchange; each warp has the rows of the warps of the same number in the other thread blocks."""
+
+    def __init__(self, core: Core, layout: SharedAllocator, warps: int) -> None:
+        self.core, self.warp_bytes = core, _WARP_ROWS * core.width * 4
+        self.slot_bytes = warps * self.warp_bytes
+        layout.tile("kScores", (core.cluster - 1) * self.slot_bytes)
+        layout.barrier("kScoresFull", warps, 1)
+        layout.barrier("kScoresFree", warps, core.cluster - 1)
+
+    def declare(self) -> None:
+        """What consumers count."""
+        self.core.writer.line("uint32_t exchanges = 0;")
+
+    def add(self, scores: RegTile) -> None:
+        """Makes the scores of all columns of those of this thread block's."""
+        if scores.columns != self.core.width:
+            raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
+        warp = "threadIdx.x / 32"
+        places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
+        self.core.writer.line(f"attn::add_of_cluster<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {places}, exchanges++);")
+
+
+def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
+    """Raises UnsupportedError for kernels that thread blocks of a cluster cannot share by columns.
+
+    Their products are those `known` of overlapped loops, of tiles as they were loaded, and outputs with columns leave by TMA.
+    """
+    if not known or any(op not in known for op in find_all(kernel, *_DOTS)):
+        raise UnsupportedError("hopper: thread blocks share columns where each loop has one product of scores and one of sums")
+    loads = {load.results[0] for load in find_all(kernel, "tile.load")}
+    for op in find_all(kernel, "tile.map"):
+        if loads.intersection(op.operands):
+            raise UnsupportedError("hopper: thread blocks share columns of q, k and v as they are, without functions of these", op)
+    for op in operations(body(kernel)):
+        if op.name == "tile.store" and ir.RankedTensorType(op.operands[0].type).rank == 2 and not through_tma(op.operands[1].type):
+            raise UnsupportedError("hopper: thread blocks share columns of 16-bit outputs that TMA stores", op)
