@@ -37,6 +37,10 @@ def scattered(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s + TABLE[(q * k) % 64]
 
 
+def bucket(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s * TABLE[q * q % 64]
+
+
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
@@ -91,11 +95,19 @@ def test_strict_mode_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("score", "columns", "slow"),
-    [("table", 64, 0), ("table", 128, 0), ("factor", 64, 0), ("factor", 128, 0), ("product", 64, 0), ("product", 128, 1)],
+    [
+        ("table", 64, 0),
+        ("table", 128, 0),
+        ("factor", 64, 0),
+        ("factor", 128, 0),
+        ("bucket", 128, 0),
+        ("product", 64, 0),
+        ("product", 128, 1),
+    ],
 )
 def test_gradients_of_what_a_query_reads(score: str, columns: int, slow: int) -> None:
-    """Elements that go anywhere need weights in f32, for which smaller blocks of queries leave registers; diagonals and sums over keys do not."""
-    mod = {"table": relative, "factor": lambda s, b, h, q, k: s * TABLE[q], "product": scattered}[score]
+    """Elements that go anywhere need weights in f32, for which blocks of few queries leave registers; diagonals and sums do not."""
+    mod = {"table": relative, "factor": lambda s, b, h, q, k: s * TABLE[q], "product": scattered}.get(score, bucket)
     assert len(nvidia.slow(traced(causal, mod, columns=columns).text, "bwd", ("q", "k", "v", "arg3"))) == slow
 
 

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.passes.scaling import factor
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -72,9 +73,8 @@ def add_element(core: Core, op: ir.Operation) -> None:
 
 def is_of_queries(op: ir.Operation) -> bool:
     """Whether the place of an element of a scatter over pairs depends on its column, the query, alone."""
-    positions = Positions(body_of(op))
-    steps = [positions.steps(index) for index in yielded(positions.block)[2:]]
-    return all(found is not None and found.row == 0 for found in steps)
+    depends = dependence(body_of(op))
+    return not any(0 in depends.get(index, ()) for index in yielded(body_of(op))[2:])
 
 
 class QuerySumsOfWarp:
