@@ -195,7 +195,7 @@ def blocks_with_captures(facts: NvidiaFacts) -> tuple[int, int] | None:
     # Weights of pairs stay in f32, too, where their gradients go to elements.
     if (facts.by_query or facts.by_pair) and columns <= 64:
         return 128, 64
-    return (128, 32) if facts.by_query and not facts.by_pair and facts.head == facts.value == 128 else None
+    return (128, 64) if facts.by_query and not facts.by_pair and facts.head == facts.value == 128 else None
 
 
 def _is_brief_row(online: ir.Operation, by_head: bool = False) -> bool:

@@ -25,6 +25,7 @@ KINDS: dict[str, tuple[Callable[[int, int], tuple[int, ...]], Score]] = {
     "heads": (lambda sq, skv: (H, sq, skv), lambda t, s, b, h, q, k: s + t[h, q, k]),
     "batch": (lambda sq, skv: (B, sq, skv), lambda t, s, b, h, q, k: s * t[b, q, k]),
     "neither": (lambda sq, skv: (sq, skv), lambda t, s, b, h, q, k: s + t[q, k]),
+    "queries": (lambda sq, skv: (H, sq), lambda t, s, b, h, q, k: s * t[h, q]),
     "table": (lambda sq, skv: (H, 2 * max(sq, skv)), lambda t, s, b, h, q, k: s + t[h, q - k + t.shape[1] // 2]),
     "clamped": (lambda sq, skv: (H, 64), lambda t, s, b, h, q, k: s + t[h, torch.clamp(q - k, 0, 63)]),
     "buckets": (lambda sq, skv: (16, H), lambda t, s, b, h, q, k: s + t[torch.clamp(q - k + 508, 0, 1023) // 64, h]),
@@ -111,22 +112,45 @@ def test_who_reads_element_by_element_says_why() -> None:
 
 @needs_host_clang
 @pytest.mark.parametrize("kind", ["table", "clamped", "buckets"])
-@pytest.mark.parametrize("head", [64, 128])
-def test_gradients_of_tables_add_diagonals(kind: str, head: int) -> None:
-    """One addition for each diagonal, or a single one, by the code generator of plain backward passes, which reads the table so, too."""
+@pytest.mark.parametrize(("head", "masked"), [(64, False), (64, True), (128, False), (128, True)])
+def test_gradients_of_tables_add_diagonals(kind: str, head: int, masked: bool) -> None:
+    """One addition for each diagonal, or a single one, by the code generator of plain backward passes, which reads the table so, too.
+
+    Under a causal mask as well, in all three loops: of diagonals of which it leaves nothing, no place is computed.
+    """
     shape, score = KINDS[kind]
     tensor = torch.randn(shape(8, 8))
-    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=masks.causal() if masked else None)
     call.__dict__.update(_last=Inputs("bf16", head, head), _form=None)
     form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
     _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
     (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
     assert unit.schedule["emitter"] == "hopper" and unit.schedule["windows"] == 2
     source = unit.code.source
-    assert source.count("attn::add_places(") == source.count("attn::holds_for_all(") == 2
+    assert source.count("attn::add_places(") == source.count("attn::holds_for_all(") == source.count("attn::band_sums<") == 2 + masked
+    assert source.count("attn::add_global(") == 2 + masked  # where all diagonals have one place
     assert not complaints(unit.code)
     binary = compiled(unit.code)
     assert binary.spills == 0 and not binary.warnings
+
+
+@needs_host_clang
+@pytest.mark.parametrize(("head", "masked"), [(64, False), (64, True), (128, False), (128, True)])
+def test_gradients_of_numbers_of_queries_are_summed_over_keys(head: int, masked: bool) -> None:
+    """One addition for each query and warp, of elements that are added up where they are made: steps have 64 queries."""
+    shape, score = KINDS["queries"]
+    tensor = torch.randn(shape(8, 8))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=masks.causal() if masked else None)
+    call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    source = unit.code.source
+    assert unit.schedule["emitter"] == "hopper" and "float of_keys[16];" in source
+    assert source.count("attn::add_global(&") == source.count("attn::sum_of_lanes(of_keys") > 0
+    assert not complaints(unit.code)
+    binary = compiled(unit.code)
+    assert not binary.warnings and binary.stack <= 104
 
 
 def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, **choices: int) -> Any:

@@ -33,6 +33,14 @@ def relative(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s + TABLE[(q - k) % 64]
 
 
+def scattered(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s + TABLE[(q * k) % 64]
+
+
+def bucket(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return s * TABLE[q * q % 64]
+
+
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
@@ -59,7 +67,7 @@ def fresh(program: Any) -> programs.Program:
 
 
 def test_a_warning_with_reason_and_line() -> None:
-    program = fresh(traced(causal, relative, columns=96))
+    program = fresh(traced(causal, scattered, columns=96))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         program.kernel("cuda")  # the forward pass is fast
@@ -78,17 +86,28 @@ def test_a_warning_with_reason_and_line() -> None:
 
 def test_strict_mode_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATTN_MLIR_STRICT", "1")
-    program = fresh(traced(causal, relative, columns=96))
+    program = fresh(traced(causal, scattered, columns=96))
     program.kernel("cuda")
     for _ in range(2):
         with pytest.raises(UnsupportedError, match=r"the gradient of a captured tensor .* needs about .* registers"):
             program.derivative("cuda", "bwd", "q+k+v+arg3")
 
 
-@pytest.mark.parametrize(("score", "columns", "slow"), [("table", 64, 0), ("factor", 64, 0), ("factor", 128, 0), ("table", 128, 1)])
+@pytest.mark.parametrize(
+    ("score", "columns", "slow"),
+    [
+        ("table", 64, 0),
+        ("table", 128, 0),
+        ("factor", 64, 0),
+        ("factor", 128, 0),
+        ("bucket", 128, 0),
+        ("product", 64, 0),
+        ("product", 128, 1),
+    ],
+)
 def test_gradients_of_what_a_query_reads(score: str, columns: int, slow: int) -> None:
-    """Smaller blocks of queries leave registers for weights in f32."""
-    mod = relative if score == "table" else lambda s, b, h, q, k: s * TABLE[q]
+    """Elements that go anywhere need weights in f32, for which blocks of few queries leave registers; diagonals and sums do not."""
+    mod = {"table": relative, "factor": lambda s, b, h, q, k: s * TABLE[q], "product": scattered}.get(score, bucket)
     assert len(nvidia.slow(traced(causal, mod, columns=columns).text, "bwd", ("q", "k", "v", "arg3"))) == slow
 
 

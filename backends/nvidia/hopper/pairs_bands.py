@@ -6,6 +6,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
+from attn_mlir.backends.nvidia.hopper.pairs_uses import is_always
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.mlir import ir
 
@@ -21,49 +22,65 @@ class BandSums:
         self.core, self.kernel, self.layout = core, kernel, layout
         self.half = {"f16": "__half", "bf16": "__nv_bfloat16"}[element]
 
-    def print(self, op: ir.Operation, weights: WeightRegisters, memory: str, limit: str | None, factor: float) -> None:
-        """Adds weights times a factor at their places: they lie in `memory`, and are in registers, too. Queries from `limit` on are not."""
+    def print(self, op: ir.Operation, weights: WeightRegisters, limit: str | None, factor: float) -> None:
+        """Adds weights that are in registers times a factor at their places. Queries from `limit` on are not."""
         core, writer, queries = self.core, self.core.writer, self.kernel.queries
         times = "" if factor == 1.0 else f"{float_literal(factor)} * "
         count, barrier = key_count(core, self.kernel), f"{_BARRIER} + warpgroup"
         writer.line(f"const int own_key = {ROWS} * warpgroup, own_thread = attn::opaque(threadIdx.x) % 128;")
         with core.scope(f"if (own_key < {count})"):
-            writer.line("bool together = true;", "long long only_place;")
+            writer.line("bool together = true;", "long long only_place = -1;")
             with core.scope(""):
                 self._place(op, "only_place", "own_key", "0")
-            self._diagonals(op, limit, ["together = together && (place < 0 || place == only_place);"])
+            writer.line("#pragma unroll 1")
+            with core.scope(f"for (int n = own_thread; n < {128 * -(-(ROWS - 1 + queries) // 128)}; n += 128)"):
+                writer.line(
+                    f"const int diagonal = n - {queries - 1}, first_key = own_key + max(diagonal, 0), first_query = max(-diagonal, 0);"
+                )
+                self._first(op, f"diagonal < {ROWS}", limit)
+                writer.line("together = together && (place < 0 || place == only_place);")
             with core.scope(f"if (attn::holds_for_all(together, {barrier}))"):
                 self._add(op, "lane == 0 ? only_place : -1", f"{times}attn::band_warp_sum(attn::packed_sum({weights.name}, {self.half}()))")
             with core.scope("else"):
-                rows = f"{memory} + {ROWS * 128} * warpgroup"
-                size = f"{queries}, {128 * self.kernel.keys}, {self.half}"
-                sums = f"const float of_diagonal = {times}attn::diagonal_sum<{size}>({rows}, diagonal, lane);"
-                self._diagonals(op, limit, [sums, f"attn::add_places({core.arguments.pointer(op.operands[0])}, place, of_diagonal);"])
+                eights, numbers = queries // 8, -(-(queries // 8 + 2) // 4) * 4
+                writer.line(
+                    f"float of_band[{numbers}];",
+                    f"attn::band_sums<{eights}, {numbers}, {self.half}>({weights.name}, of_band, lane);",
+                    f"const int own_row = own_thread / 32 * 16, own_number = attn::band_number<{eights}>(lane);",
+                )
+                with core.unrolled("n", numbers // 4):
+                    writer.line(
+                        f"const int diagonal = own_row + lane / 4 + 8 * (own_number + n - {eights}), first_row = max(diagonal, own_row);",
+                        "const int first_key = own_key + first_row, first_query = first_row - diagonal;",
+                    )
+                    self._first(op, f"first_row < own_row + 16 && first_query < {queries}", limit)
+                    writer.line(f"attn::add_places({core.arguments.pointer(op.operands[0])}, place, {times}of_band[n]);")
 
-    def _diagonals(self, op: ir.Operation, limit: str | None, lines: list[str]) -> None:
-        """A loop over the diagonals of this thread: `diagonal`, a key less a query, and the `place` that it is added to, or -1."""
-        core, queries = self.core, self.kernel.queries
-        core.writer.line("#pragma unroll 1")
-        with core.scope(f"for (int n = own_thread; n < {128 * -(-(ROWS - 1 + queries) // 128)}; n += 128)"):
-            core.writer.line(
-                f"const int diagonal = n - {queries - 1}, first_key = own_key + max(diagonal, 0), first_query = max(-diagonal, 0);",
-                "long long place = -1;",
-            )
-            exists = (
-                f"diagonal < {ROWS} && first_key < {key_count(core, self.kernel)}{'' if limit is None else f' && first_query < {limit}'}"
-            )
-            with core.scope(f"if ({exists})"):
-                self._place(op, "place", "first_key", "first_query")
-            core.writer.line(*lines)
+    def _first(self, op: ir.Operation, exists: str, limit: str | None) -> None:
+        """The `place` that the diagonal of an element, `first_key` and `first_query`, is added to, or -1."""
+        core = self.core
+        core.writer.line("long long place = -1;")
+        exists += f" && first_key < {key_count(core, self.kernel)}{'' if limit is None else f' && first_query < {limit}'}"
+        with core.scope(f"if ({exists})"):
+            self._place(op, "place", "first_key", "first_query")
 
     def _place(self, op: ir.Operation, name: str, key: str, query: str) -> None:
         """Where an element is added, counted from the first one of the tensor."""
         core, block = self.core, body_of(op)
-        _, _, *indices = yielded(block)
+        _, present, *indices = yielded(block)
         core.scalars.bind(block.arguments[0], key)
         core.scalars.bind(block.arguments[1], query)
+        if not is_always(present):
+            # Where a mask leaves nothing of a diagonal, there may be no place either.
+            with core.scope(f"if ({core.scalars.emit(present)})"):
+                core.writer.line(f"{name} = {self._offset(op, indices)};")
+            return
+        core.writer.line(f"{name} = {self._offset(op, indices)};")
+
+    def _offset(self, op: ir.Operation, indices: list[ir.Value]) -> str:
+        core = self.core
         terms = [f"(long long){core.value(index)} * {core.arguments.stride(op.operands[0], n)}" for n, index in enumerate(indices)]
-        core.writer.line(f"{name} = {' + '.join(terms)};")
+        return " + ".join(terms)
 
     def _add(self, op: ir.Operation, place: str, value: str) -> None:
         pointer = self.core.arguments.pointer(op.operands[0])

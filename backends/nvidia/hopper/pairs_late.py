@@ -91,6 +91,8 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     """Whether half of the exponentials are held before the second product where nothing else is asked for; `masked`: see `is_masked`."""
     if not (layout.late and _is_measured(layout)) or (masked, layout.kernel.queries) not in thresholds.EARLY:
         return False
+    if layout.kernel.step_ops("tile.scatter_add"):
+        return False  # sums of captured tensors need the registers
     try:
         check_early(core, layout)
     except UnsupportedError:

@@ -20,7 +20,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_dropout import print_lane_bits, prin
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import key_count
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, is_transposed
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import TileStores
-from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, add_element
+from attn_mlir.backends.nvidia.hopper.pairs_uses import QuerySumsOfWarp, WeightUses, add_element, is_of_queries
 from attn_mlir.backends.nvidia.hopper.pairs_values import early_value, slice_of
 from attn_mlir.backends.nvidia.hopper.pairs_windows import PairWindows
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -92,6 +92,7 @@ class PairMap:
         self.kept = kept if kept is not None and keys_along_rows(kept) else None
         # A step may have several maps: weights in f32, which are scattered, then the same in 16 bits.
         number = [view.operation for view in op.block.operations if view.operation.name == "tile.map"].index(op)
+        self.of_queries: dict[ir.Operation, QuerySumsOfWarp] = {}
         self.at_column, self.left = (f"{name}_{number}" if number else name for name in ("at_column", "left"))
 
     def print(self, awaited: ProductsInFlight) -> None:
@@ -123,6 +124,8 @@ class PairMap:
         self.windows.begin(needed)
         stores.declare()
         places = self._places_of_products(targets, products, early) if self._is_tight(products) else {}
+        scattered = [op for result in self.results for op in self.uses.scattered.get(result, []) if op not in stores.tiles]
+        self.of_queries = {op: QuerySumsOfWarp(core, op, queries) for op in scattered if is_of_queries(op)}
         with core.unrolled("c", queries // 8):
             loads = self._column_loads(needed)
             self.windows.load(needed)
@@ -145,6 +148,8 @@ class PairMap:
                     with core.unrolled("h", 2):
                         core.writer.line(f"{name}[2 * c + h] = attn::{pack}({parts[name]}[2 * h], {parts[name]}[2 * h + 1]);")
             stores.end()
+        for of_queries in self.of_queries.values():
+            of_queries.add(limit)
         self._pack_places(targets, places)
         self._reduce(sums)
 
@@ -337,6 +342,9 @@ class PairMap:
             for view in block.operations:
                 if view.operation.name == "tensor.extract" and view.operation.operands[0] in self.uses.scattered:
                     core.scalars.bind(view.operation.results[0], text)
+            if op in self.of_queries:
+                self.of_queries[op].element()
+                return
             if not tiled:
                 add_element(core, op)
                 return

@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, Shared
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, stage_rows
-from attn_mlir.backends.nvidia.hopper.pairs_uses import add_element
+from attn_mlir.backends.nvidia.hopper.pairs_uses import QuerySumsOfWarp, add_element, is_of_queries
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product
 from attn_mlir.errors import UnsupportedError
@@ -254,10 +254,13 @@ class QuerySums:
         for value, scatters in banded.items():
             for op, factor in scatters:
                 with self.core.scope(""):
-                    self.bands.print(op, packed[value], self._exchanged[value], limit, factor)
+                    self.bands.print(op, packed[value], limit, factor)
 
     def scatter_pairs(self, op: ir.Operation, limit: str | None) -> None:
-        """Adds an element of each pair at its place."""
+        """Adds an element of each pair at its place; where that depends on the query alone, the sum over the keys of a warp."""
+        if is_of_queries(op):
+            self._scatter_queries(op, limit)
+            return
         core, block = self.core, body_of(op)
         count = key_count(self.core, self.kernel)
         with core.unrolled("c", self.kernel.queries // 8), core.unrolled("e", 2):
@@ -266,6 +269,18 @@ class QuerySums:
                 core.scalars.bind(block.arguments[0], "(row + 8 * h)")
                 core.scalars.bind(block.arguments[1], "query")
                 add_element(core, op)
+
+    def _scatter_queries(self, op: ir.Operation, limit: str | None) -> None:
+        """Sums over the keys that a warp has, and adds a number of each query."""
+        core, block = self.core, body_of(op)
+        count, sums = key_count(core, self.kernel), QuerySumsOfWarp(core, op, self.kernel.queries)
+        with core.unrolled("c", self.kernel.queries // 8), core.unrolled("e", 2):
+            core.writer.line("const int query = column + 8 * c + e;")
+            with core.unrolled("h", 2), core.scope(f"if (row + 8 * h < {count}{'' if limit is None else f' && query < {limit}'})"):
+                core.scalars.bind(block.arguments[0], "(row + 8 * h)")
+                core.scalars.bind(block.arguments[1], "query")
+                sums.element()
+        sums.add(limit)
 
     def scatter_keys(self, op: ir.Operation) -> None:
         """Adds a value of each key at its place, in the order of the keys, by one thread."""

@@ -3,11 +3,13 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.passes.scaling import factor
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body as body_of
 from attn_mlir.backends.gpu.structure import maker, operations, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
+from attn_mlir.passes.simplification.folding import number, truth
 from attn_mlir.passes.tiling.positions import Positions, window_of
 
 
@@ -46,7 +48,7 @@ def uses_of(block: ir.Block) -> tuple[WeightUses, ir.Operation | None]:
         tile, by = _multiple(maps[0], result, rounded)
         bands = [op for op in scatters if tile is not None and _is_exchanged(tile) and _is_band(op, result)]
         windows = [op for op in scatters if op not in bands]
-        if not all(map(_is_window, windows)):
+        if not all(_is_window(op) or is_of_queries(op) for op in windows):
             # Many elements that meet, as those of a table do, would be added to one address one after the other.
             return WeightUses(), None
         if others and len(scatters) == len(others):
@@ -69,6 +71,44 @@ def add_element(core: Core, op: ir.Operation) -> None:
         core.writer.line(f"attn::add_global(&{place}, {core.scalars.emit(value)});")
 
 
+def is_of_queries(op: ir.Operation) -> bool:
+    """Whether the place of an element of a scatter over pairs depends on its column, the query, alone."""
+    depends = dependence(body_of(op))
+    return not any(0 in depends.get(index, ()) for index in yielded(body_of(op))[2:])
+
+
+class QuerySumsOfWarp:
+    """Sums of a scatter to places of queries, over the keys that a warp has: elements one by one would wait for each other."""
+
+    def __init__(self, core: Core, op: ir.Operation, queries: int) -> None:
+        """Declares what each thread adds up: a number for each of its queries."""
+        self.core, self.op, self.queries, self.name = core, op, queries, core.names.fresh("of_keys")
+        self.numbers = (queries // 4 + 7) // 8 * 8
+        name = self.name
+        core.writer.line(f"float {name}[{self.numbers}];", "#pragma unroll", f"for (int n = 0; n < {self.numbers}; ++n) {name}[n] = 0.0f;")
+
+    def element(self) -> None:
+        """Adds the element in column 8 c + e, whose row and column are known."""
+        value, present, *_ = yielded(body_of(self.op))
+        with self.core.scope(f"if ({self.core.scalars.emit(present)})"):
+            self.core.writer.line(f"{self.name}[2 * c + e] += {self.core.scalars.emit(value)};")
+
+    def add(self, limit: str | None) -> None:
+        """Adds the sums at their places, each by one lane. Queries from `limit` on are not there."""
+        core, writer, name = self.core, self.core.writer, self.name
+        writer.line(f"attn::sum_of_lanes({name}, lane);")
+        with core.unrolled("g", self.numbers // 8):
+            writer.line("const int place = 8 * g + lane / 16 % 2 * 4 + lane / 8 % 2 * 2 + lane / 4 % 2;")
+            writer.line("const int query = lane % 4 * 2 + 8 * (place / 2) + place % 2;")
+            bound = limit if limit is not None else str(self.queries) if self.numbers > self.queries // 4 else None
+            # Queries of which no key is present may have no place: their sum is 0.
+            with core.scope(f"if ({name}[g] != 0.0f{'' if bound is None else f' && query < {bound}'})"):
+                core.scalars.bind(body_of(self.op).arguments[1], "query")
+                indices = yielded(body_of(self.op))[2:]
+                to = core.arguments.element(self.op.operands[0], [core.value(index) for index in indices])
+                writer.line(f"attn::add_global(&{to}, {name}[g]);")
+
+
 def _source(value: ir.Value) -> ir.Value:
     """The tile whose element is rounded."""
     return value.owner.operation.operands[0].owner.operation.operands[0]
@@ -88,12 +128,21 @@ def _multiple(map_: ir.Operation, result: ir.Value, rounded: dict[ir.Value, ir.V
     """A tile of 16 bits, and the factor that makes a result of it: that of the result, or of a multiple of it by a constant."""
     if result in rounded:
         return rounded[result], 1.0
-    value = element_of(result)
+    present, value = _kept(element_of(result))
     for other, tile in rounded.items():
-        found = factor(element_of(other))
-        if found is not None and found[0] == value:
+        condition, multiple = _kept(element_of(other))
+        found = factor(multiple)
+        if found is not None and found[0] == value and condition == present:
             return tile, 1.0 / found[1]
     return None, 1.0
+
+
+def _kept(value: ir.Value) -> tuple[ir.Value | None, ir.Value]:
+    """Where a value is not replaced by 0, None for everywhere, and what it is there."""
+    chosen = maker(value, "arith.select")
+    if chosen is None or number(chosen.operands[2]) != 0.0:
+        return None, value
+    return chosen.operands[0], chosen.operands[1]
 
 
 def _is_exchanged(tile: ir.Value) -> bool:
@@ -104,12 +153,29 @@ def _is_exchanged(tile: ir.Value) -> bool:
 def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
     """Whether the elements of a tile go to places that depend on the difference of their row and column alone."""
     positions = Positions(body_of(scatter))
-    value, _, *indices = yielded(positions.block)
+    value, present, *indices = yielded(positions.block)
     read = maker(value, "tensor.extract")
+    if not (is_always(present) or _compares_diagonals(positions, present)):
+        return False
     along = [positions.along_diagonals(index) for index in indices]
     same = [steps is not None and steps.same for steps in map(positions.steps, indices)]
     own = read is not None and read.operands[0] == tile and _is_own(read)
     return own and any(along) and all(a or b for a, b in zip(along, same, strict=True))
+
+
+def is_always(present: ir.Value) -> bool:
+    """Whether all elements of a scatter are added."""
+    return truth(present) is True
+
+
+def _compares_diagonals(positions: Positions, present: ir.Value) -> bool:
+    """Whether a comparison depends on the difference of row and column alone, as that of a causal mask."""
+    compared = maker(present, "arith.cmpi")
+    steps = [positions.steps(value) for value in compared.operands] if compared is not None else [None]
+    if any(each is None for each in steps):
+        return positions.along_diagonals(present)
+    (row, column), (other_row, other_column) = ((each.row, each.column) for each in steps if each is not None)
+    return row - other_row == other_column - column != 0
 
 
 def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:
