@@ -30,15 +30,17 @@ ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fd
 }  # fmt: skip
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
-    **ROW_REGISTERS,
-    2: (224, 56),
-    3: (152, 56),
-}
+    **ROW_REGISTERS, 2: (224, 56), 3: (152, 56),
+}  # fmt: skip
 """Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
 """Where all warps of the producer copy single rows."""
 COPIED_PAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/serving-h100.md")] = 64
 """Pages of fewer rows are copied row by row for single queries, though TMA could bring 16 rows at a time."""
+LISTED_AHEAD: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/serving-h100.md")] = 48 << 20
+"""Bytes of keys and values that lists name, up to which the kernel that sorts them brings them to the second level cache (50 MB)."""
+BROUGHT_PAGES: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/serving-h100.md")] = 4096
+"""Bytes of a page of keys and values, up to which that takes less time than it saves."""
 WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {
     1: (7, 240, 72), 2: (3, 224, 56), 3: (3, 160, 32), 4: (3, 112, 24),
 }  # fmt: skip

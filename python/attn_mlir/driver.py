@@ -141,7 +141,8 @@ def compile_derivative(
 def list_maker(device: str) -> Callable[..., Any] | None:
     """What makes `PreparedLists` on a device, as `runtime.prepared_lists` does; None where operations of torch do.
 
-    It gives None for lists that it does not take.
+    It gives None for lists that it does not take. After what `prepare` is given it takes k and v as pages, [pages, rows, heads, columns],
+    which a kernel reads next: what is listed of them may be brought closer.
     """
     backend = backend_for(device)
     return None if backend is None or backend.lists is None or tensors_of(device) != device else backend.load(backend.lists)

@@ -23,6 +23,20 @@ extern "C" void call_invert(const void *form, int blocks, int heads, int threads
   host_launch(attn_invert_lists, form, blocks, heads, threads, bytes);
 }
 """
+_BRING = """
+#include <set>
+static std::set<long long> host_brought;
+static std::atomic_flag host_bringing;
+static void host_bring(long long from, int bytes) {
+  while (host_bringing.test_and_set()) {}
+  for (int n = 0; n < bytes; ++n) host_brought.insert(from + n);
+  host_bringing.clear();
+}
+extern "C" int call_brought(long long from) {
+  const int all = host_brought.size();
+  return from ? host_brought.count(from) : (host_brought.clear(), all);
+}
+"""
 CASES = {
     "single keys": (1, 1, 3, 300, 5000, 1, 1, 1, 1),
     "heads of their own, short": (2, 2, 5, 7, 40, 64, 10, 16, 2),
@@ -37,7 +51,9 @@ CASES = {
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Any:
     source = fused.source().replace("extern __shared__ int attn_memory[];", "int *const attn_memory = host_memory;")
-    return host_library(tmp_path_factory.mktemp("lists"), source + _CALLS)
+    before, inside, after = source.partition("#ifdef __CUDA_ARCH__")
+    made = f"{_BRING}{before}  host_bring((long long)from, bytes);\n{inside}{after}{_CALLS}"
+    return host_library(tmp_path_factory.mktemp("lists"), made)
 
 
 @pytest.fixture
@@ -57,7 +73,7 @@ def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "_start", start)
     monkeypatch.setattr(fused, "_flag", lambda _: SimpleNamespace(address=flag.data_ptr(), read=read))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda _: None)
-    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0)))
+    monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0), multiprocessors=4))
     monkeypatch.setattr(fused.cuda, "current_stream", lambda _: 0)
     monkeypatch.setattr(fused.cuda, "is_capturing", lambda index: False)
 
@@ -135,6 +151,45 @@ def test_a_number_that_is_no_block_is_told_and_read_as_none(number: int, hosted:
     made = fused.prepare_lists(index, shapes, WantedLists())
     assert made is not None and made.wrong is not None and made.wrong(False) == (number, 40, 64) and not made.wrong(False)
     assert made.used.tolist() == [128, 64] and made.pages[0, :2].tolist() == [1, 3]
+
+
+@needs_host_clang
+@pytest.mark.parametrize("most", [1 << 20, 100])
+@pytest.mark.parametrize("case", ["single keys", "heads", "short, v among keys", "packed"])
+def test_what_is_listed_is_brought_closer(case: str, most: int, library: Any, hosted: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All bytes of the pages of k and v that a list names, and no others; none where they are too many, or do not lie together."""
+    monkeypatch.setattr(fused.thresholds, "LISTED_AHEAD", most)
+    places = None
+    if case == "packed":
+        begins, used, lengths = (
+            torch.tensor([0, 2, 2], dtype=torch.int32),
+            torch.tensor([2, 0, 1], dtype=torch.int32),
+            torch.tensor([9, 3, 20]).int(),
+        )
+        places = ListPlaces(begins, used, lengths.cumsum(0).int() - lengths, lengths, None, 0, 1, (0, 1, 0), 0)
+        shapes, pages = ListShapes(1, 1, 3, 5, 20, 1, 20, 1, 1, None, 1, 1, 0), 32
+    else:
+        count, blocks, repeat = (300, 3000, 1) if case == "single keys" else (5, 40, 4)
+        shapes = ListShapes(2, 1, 1, count, blocks, 1, blocks, 1, 1, None, repeat, 1 if case == "heads" else 4, 4 if case == "heads" else 1)
+        pages = 2 * blocks * (4 if case == "heads" else 1)
+    k, v = torch.randn(pages, 1, 1, 32).half(), torch.randn(pages, 1, 1, 24).half()
+    v = k[..., :24] if "v among" in case else v
+    index = torch.randint(-1, shapes.blocks, (shapes.batch, 1, shapes.lists, shapes.count), dtype=torch.int32)
+    index[..., 0] = shapes.blocks + 7 if places else index[..., 1]
+    library.call_brought(ctypes.c_longlong(0))
+    made = fused.prepare_lists(index, shapes, WantedLists(), places, (k, v))
+    assert made is not None
+    ends = made.used if places is None else [min(int(n), shapes.count) for n in made.used]
+    named = {int(page) for row, end in zip(made.pages.tolist(), ends, strict=True) for page in row[: int(end)]}
+    tensors = [k] if "v among" in case else [k, v]
+    wanted = (
+        {x.data_ptr() + page * x.stride(0) * 2 + n for page in named for x in tensors for n in range(2 * x.shape[3])}
+        if most > 100
+        else set()
+    )
+    assert all(library.call_brought(ctypes.c_longlong(at)) for at in wanted) and library.call_brought(ctypes.c_longlong(0)) == len(wanted)
+    spread = k.expand(pages, 3, 1, 32), v.expand(pages, 3, 1, 24)
+    assert fused.prepare_lists(index, shapes, WantedLists(), places, spread) is not None and not library.call_brought(ctypes.c_longlong(0))
 
 
 def test_lists_that_do_not_fit_are_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,9 @@ ATTN_DEVICE void gather_chunk(uint32_t to, const void *from, bool there) {
 }
 // Brings what a next block will ask a table for.
 ATTN_DEVICE void gather_ahead(const void *table) { asm volatile("prefetch.global.L1 [%0];" ::"l"(table)); }
+// The number of a page, and of which power of two its size is, or -1: a division by what a kernel is told takes long before the first copies.
+ATTN_DEVICE int gather_shift(int size) { return size & (size - 1) ? -1 : 31 - __clz(size); }
+ATTN_DEVICE int gather_page(int at, int size, int shift) { return shift < 0 ? at / size : at >> shift; }
 // Where a row is: its page, negative if there is none, and its place in it.
 ATTN_DEVICE void gather_tell(uint32_t message, int row, int page, int place) {
   asm volatile("st.shared.v2.s32 [%0], {%1, %2};" ::"r"(message + row * 8), "r"(page), "r"(place) : "memory");

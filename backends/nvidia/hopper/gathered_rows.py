@@ -63,13 +63,16 @@ class GatheredRows:
         """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
         core, (begin, _, batch, count), each = self.core, place, -(-ring.rows // 32)
         size, pages = core.arguments.size(ring.source, 2), core.arguments.size(ring.source, 0)
-        core.writer.line(f"int pages[{each}], places[{each}];")
+        core.writer.line(f"int pages[{each}], places[{each}];", f"const int shift = attn::gather_shift({size});")
         with core.writer.unrolled("i", each):
             core.writer.line(f"const int row = 32 * i + lane, at = {begin} + row;")
-            page = core.arguments.element(table, [batch, f"(at / {size})"])
+            core.writer.line(f"const int number = attn::gather_page(at, {size}, shift);")
+            page = core.arguments.element(table, [batch, "number"])
             core.writer.line(f"const int page = row < {count} ? {page} : -1;")
-            core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at % {size};")
-            ahead = core.arguments.element(table, [batch, f"(max(at - {ring.rows}, 0) / {size})"])  # blocks come from the last one on
+            core.writer.line(f"pages[i] = page < {pages} ? page : -1, places[i] = at - number * {size};")
+        with core.writer.unrolled("i", each):
+            before = f"attn::gather_page(max({begin} + 32 * i + lane - {ring.rows}, 0), {size}, shift)"  # blocks come from the last one on
+            ahead = core.arguments.element(table, [batch, before])
             core.writer.line(f"attn::gather_ahead(&{ahead});")
 
     def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:

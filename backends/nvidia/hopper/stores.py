@@ -63,6 +63,12 @@ class Stores:
         batch, head, begin, count = self._place(op)
         target = op.operands[1]
         columns = ir.MemRefType(target.type).shape[3]
+        if tile.element == "f32" and columns == tile.columns and of_one_query(op):  # of memory whose rows begin at even places
+            with core.unrolled("c", tile.columns // 8), core.unrolled("h", 2):
+                element = core.arguments.element(target, [batch, head, f"({begin} + row + 8 * h)", "(column + 8 * c)"], align=2)
+                pair = f"make_float2({tile.name}[4 * c + 2 * h], {tile.name}[4 * c + 2 * h + 1])"
+                core.writer.line(f"if (row + 8 * h < {count}) reinterpret_cast<float2 &>({element}) = {pair};")
+            return
         with core.unrolled("c", tile.columns // 8), core.unrolled("h", 2), core.unrolled("e", 2):
             value = f"{tile.name}[4 * c + 2 * h + e]"
             value = core.narrow(value, tile.element) if tile.element in PACKS else value

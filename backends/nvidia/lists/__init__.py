@@ -5,29 +5,34 @@ import functools
 import struct
 from collections.abc import Sequence
 from importlib.resources import files
+from typing import NamedTuple
 
 import torch
 
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import cuda, own_kernel
+from attn_mlir.backends.nvidia import cuda, own_kernel, thresholds
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 
 SOURCE = "attn_lists.cu"
 PREPARE, SHORT, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_invert_lists"
-_FORM, _INVERSE = struct.Struct("=14Q7q20i"), struct.Struct("=5Q4i")
+_FORM, _INVERSE = struct.Struct("=16Q9q22i"), struct.Struct("=5Q4i")
 """What the kernels take, `AttnLists` and `AttnInverse`."""
 _SHORT_ENTRIES, _SHORT_BLOCKS, _WARPS = 256, 2048, 4
 """A warp has a list of so many entries and blocks, of so many warps; a thread block others."""
 _SHARED_BYTES = 200 * 1024
 """Of a thread block at most."""
 _MOST, _MOST_Y = (1 << 31) - 1, 65535
+_BRINGING, _BROUGHT_AT = 8, 16
+"""Thread blocks that bring what a list names at most; bytes that divide where it is."""
 _FLAGS: "dict[int, ListFlag]" = {}
 """By device."""
 Tensor = torch.Tensor
 
 
-def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places: ListPlaces | None = None) -> PreparedLists | None:
+def prepare_lists(
+    index: Tensor, shapes: ListShapes, wanted: WantedLists, places: ListPlaces | None = None, pages_of: Sequence[Tensor] = ()
+) -> PreparedLists | None:
     """See `driver.list_maker`; None for lists that do not fit into shared memory, and on other chips than Hopper."""
     lists, words = shapes.batch * shapes.heads * shapes.lists, -(-shapes.blocks // 32)
     short = shapes.count <= _SHORT_ENTRIES and shapes.blocks <= _SHORT_BLOCKS
@@ -54,19 +59,26 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
     sizes = (lists, shapes.heads, shapes.lists, shapes.count, shapes.blocks, shapes.keys, shapes.kv_len, shapes.queries, shapes.q_len)
     rest = (shapes.shift is not None, shapes.shift or 0, shapes.repeat, shapes.key_group, shapes.key_step)
     of_places, steps, more = _leading(places, each)
+    ahead = _ahead(pages_of, sequences // max(1, min(shapes.repeat, shapes.key_group)) * shapes.count * each)
     form = _FORM.pack(
         *addresses,
         cursor,
         of_flag,
         *(x.data_ptr() for x in of_places),
         *[0] * (5 - len(of_places)),
+        *ahead.addresses,
         *index.stride(),
         *steps,
+        *ahead.steps,
         *sizes,
         *rest,
         *more,
+        *ahead.sizes,
+        ahead.pages,
     )
-    _start(entry, form, (-(-lists // together), 1, 1), (threads * together, memory), (stream, device))
+    blocks = -(-lists // together)
+    bringing = min(_BRINGING, max(1, 2 * cuda.device(device).multiprocessors // blocks)) if ahead.pages else 0
+    _start(entry, form, (blocks, 1 + bringing, 1), (threads * together, memory), (stream, device))
 
     def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
         assert bits is not None
@@ -82,10 +94,39 @@ def prepare_lists(index: Tensor, shapes: ListShapes, wanted: WantedLists, places
 def _leading(places: ListPlaces | None, each: int) -> tuple[list[Tensor], tuple[int, int, int], tuple[int, ...]]:
     """What kernels take of places: tensors, steps and numbers."""
     if places is None:
-        return [], (0, 0, 0), (0,) * 6
+        return [], (0, 0, 0), (0,) * 5
     tensors = [x.contiguous() for x in (*places[:4], places.table) if x is not None]
     columns = 0 if places.table is None else places.table.shape[1]
-    return tensors, places.steps, (len(places.q_begins), columns, max(1, places.page // places.rows), each, places.end, 0)
+    return tensors, places.steps, (len(places.q_begins), columns, max(1, places.page // places.rows), each, places.end)
+
+
+class _Ahead(NamedTuple):
+    """Of k and v: where their pages are, bytes from one to the next, bytes of one, and how many there are; zeros: nothing is brought."""
+
+    addresses: tuple[int, int] = (0, 0)
+    steps: tuple[int, int] = (0, 0)
+    sizes: tuple[int, int] = (0, 0)
+    pages: int = 0
+
+
+def _ahead(pages_of: Sequence[Tensor], listed: int) -> _Ahead:
+    """What is brought to the second level cache of so many listed pages of these: all of it, or nothing."""
+    if len(pages_of) != 2:
+        return _Ahead()
+    k, v = pages_of
+    alone = v.data_ptr() == k.data_ptr() and v.stride() == k.stride() and v.shape[-1] <= k.shape[-1]  # v is columns of k
+    found = []
+    for x in (k,) if alone else (k, v):
+        address, step, size = x.data_ptr(), x.stride(0) * x.element_size(), x[0].numel() * x.element_size()
+        if not x[0].is_contiguous() or (address | step | size) % _BROUGHT_AT:
+            return _Ahead()
+        found.append((address, step, size))
+    page = sum(size for *_, size in found)
+    if page > thresholds.BROUGHT_PAGES or listed * page > thresholds.LISTED_AHEAD:
+        return _Ahead()
+    found += [(0, 0, 0)] * (2 - len(found))
+    addresses, steps, sizes = zip(*found, strict=True)
+    return _Ahead(addresses, steps, sizes, len(k))
 
 
 def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Sequence[Tensor]:

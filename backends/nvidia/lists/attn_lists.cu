@@ -21,9 +21,10 @@ struct AttnLists {
   unsigned *bits;
   int *cursor, *wrong;
   const int *q_begins, *q_lengths, *k_begins, *k_lengths, *table;
-  attn_wide stride_b, stride_h, stride_l, stride_n, of_page, of_part, of_head;
+  const char *ahead[2];
+  attn_wide stride_b, stride_h, stride_l, stride_n, of_page, of_part, of_head, ahead_step[2];
   int total, heads, lists, count, blocks, keys, kv_len, queries, q_len, causal, shift, repeat, key_group, key_step;
-  int sequences, columns, parts, each, end, unused;
+  int sequences, columns, parts, each, end, ahead_bytes[2], ahead_pages;
 };
 
 // The sequence of a query, and how many keys it may see, none if it is in none.
@@ -54,6 +55,37 @@ __device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int hea
     found += (part + f.k_begins[owner]) * f.of_part;
   }
   return (int)min(found, (attn_wide)0x7fffffff);
+}
+
+// Bytes from an address on to the second level cache, 16 of which divide both.
+__device__ __forceinline__ void attn_bring(const char *from, int bytes) {
+#ifdef __CUDA_ARCH__
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
+// What a list names is brought to the second level cache by thread blocks of its own, while another one sorts it: a kernel that starts when
+// this one has ended finds it there, or on its way. Entries that are no block, and what comes after the end of what a query sees, are not.
+template <int T>
+__device__ __forceinline__ void attn_bring_listed(const AttnLists &f) {
+  const int whole = blockIdx.x * (blockDim.x / T) + threadIdx.x / T, each = f.sequences ? f.each : 1;
+  if (whole >= f.total) return;
+  const int l = whole % f.lists, h = whole / f.lists % f.heads, b = whole / f.lists / f.heads;
+  int owner = 0, limit = f.kv_len;
+  if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);
+  const int *const from = f.index + b * f.stride_b + h * f.stride_h + l * f.stride_l;
+  for (int i = (blockIdx.y - 1) * T + threadIdx.x % T; i < f.count * each; i += (gridDim.y - 1) * T) {
+    const int e = from[i / each * f.stride_n];
+    if (e < 0 || e >= f.blocks || (attn_wide)e * f.keys >= limit) continue;
+    for (int head = h * f.repeat; head < (h + 1) * f.repeat; head += f.key_group) {
+      const attn_wide page = f.sequences ? (attn_wide)attn_place(f, owner, head, (attn_wide)e * each + i % each)
+                                         : (attn_wide)(b * f.key_step + head / f.key_group) * f.blocks + e;
+      if (page < 0 || page >= f.ahead_pages) continue;
+#pragma unroll
+      for (int n = 0; n < 2; ++n)
+        if (f.ahead[n]) attn_bring(f.ahead[n] + page * f.ahead_step[n], f.ahead_bytes[n]);
+    }
+  }
 }
 
 // The sum of what threads before this one of a group have, and of all.
@@ -181,12 +213,18 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
 
 extern "C" __global__ void __launch_bounds__(128) attn_prepare_short_lists(const __grid_constant__ AttnLists form) {
   extern __shared__ int attn_memory[];
-  attn_prepare<32>(form, attn_memory);
+  if (blockIdx.y > 0)
+    attn_bring_listed<32>(form);
+  else
+    attn_prepare<32>(form, attn_memory);
 }
 
 extern "C" __global__ void __launch_bounds__(256) attn_prepare_lists(const __grid_constant__ AttnLists form) {
   extern __shared__ int attn_memory[];
-  attn_prepare<256>(form, attn_memory);
+  if (blockIdx.y > 0)
+    attn_bring_listed<256>(form);
+  else
+    attn_prepare<256>(form, attn_memory);
 }
 
 // For each tile of keys the lists that name it, in their order, from the bitmaps of all lists, [B H, words, lists]. A thread block has a word:

@@ -168,7 +168,7 @@ def paged_call(
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
     wanted = wanted_of(options.functions, shapes, drops, not decoded)
-    prepared = _checked(index, shapes, wanted, options.target(problem))
+    prepared = _checked(index, shapes, wanted, options.target(problem), (k_pages, v_pages))
     functions = wrapped(options.functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)
     places = places_of(made, form.queries, index.device)
@@ -212,11 +212,12 @@ class PagedTemplate:
         q, k, v = (heads_first(x, input_order(problem.layout)) for x in qkv)
         shared = folded is not None and self.common["folded"]
         packed = folded.detach().flatten(0, 2)[None, :, None] if folded is not None and shared else packed_rows(q, made).unsqueeze(0)
-        prepared = _checked(index, shapes, self.wanted, self.without_values.device)
+        pages = [pages_of(x, made, shapes.blocks) for x in (k, v)]
+        prepared = _checked(index, shapes, self.wanted, self.without_values.device, pages)
         places = places_of(made, form.queries, index.device)
         varying = {**places, "k_lengths": prepared.used, PAGES: prepared.pages, _SEEN: prepared.seen}
         captures = [varying[name] if name else value for name, value in self.values]
-        values = (packed, *[pages_of(x, made, shapes.blocks) for x in (k, v)], *captures)
+        values = (packed, *pages, *captures)
         return PagedCall(call=self.without_values._replace(values=values), lists=prepared, index=index, **self.common)
 
 
@@ -233,9 +234,9 @@ def _key_of(
     return shift, asked, problem.inputs, sizes, form, index.shape, index.device, k.stride(), v.stride(), how
 
 
-def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str) -> PreparedLists:
-    """The prepared lists, whose numbers were checked, or will be by `PagedCall.check`."""
-    prepared = prepare(index, shapes, wanted, device)
+def _checked(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str, pages: Sequence[Tensor]) -> PreparedLists:
+    """The prepared lists, whose numbers were checked, or will be by `PagedCall.check`; kernels read these pages next."""
+    prepared = prepare(index, shapes, wanted, device, None, pages)
     check_at_call(prepared, index, shapes.blocks, shapes.keys)
     return prepared
 

@@ -15,10 +15,17 @@ from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, W
 Tensor = torch.Tensor
 
 
-def prepare(index: Tensor, shapes: ListShapes, wanted: WantedLists, device: str, places: ListPlaces | None = None) -> PreparedLists:
-    """The lists of a tensor, which `device` reads; `places`: of queries of packed sequences."""
+def prepare(
+    index: Tensor,
+    shapes: ListShapes,
+    wanted: WantedLists,
+    device: str,
+    places: ListPlaces | None = None,
+    pages_of: Sequence[Tensor] = (),
+) -> PreparedLists:
+    """The lists of a tensor, which `device` reads; `places`: of queries of packed sequences. `pages_of`: see `driver.list_maker`."""
     make = driver.list_maker(device)
-    made = None if make is None else make(index, shapes, wanted, places)
+    made = None if make is None else make(index, shapes, wanted, places, pages_of)
     if made is not None:
         return made
     return by_torch(index, shapes, wanted) if places is None else placed_by_torch(index, shapes, wanted, places)
