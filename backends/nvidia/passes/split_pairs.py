@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.materialize_pairs import is_wide
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -33,29 +33,37 @@ class SplitPairs(Pass):
             return False
         for pairs in find_all(module, "attn.pairs"):
             if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
-                _split(pairs)
-                if self.queries:
+                wide = _split(pairs) and self.arch == HOPPER.arch
+                if self.queries or (wide and _is_wide(pairs)):
                     _split_queries(pairs)
         return True
 
 
-def _split(pairs: ir.Operation) -> None:
+def _split(pairs: ir.Operation) -> bool:
+    """Whether sums over queries have kernels of their own now."""
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
     columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
     if sum(columns) <= thresholds.SUM_COLUMNS or max(columns) <= thresholds.WHOLE_COLUMNS:
-        return
+        return False
     first = min((min(_weights(op)) for op in sums), default=0)
     apart = [op for op in sums if _weights(op) == [first]]
     rest = [op for op in users if op not in apart]
     if not apart or not [op for op in sums if op in rest]:
-        return
+        return False
     with pairs.location, ir.InsertionPoint(pairs):
         other = clone_op(pairs, {})
     for op in apart:
         op.operands[0] = other.results[0]
     _prune(other, apart)
     _prune(pairs, rest)
+    return True
+
+
+def _is_wide(pairs: ir.Operation) -> bool:
+    """Whether a sum over keys has more columns than a kernel adds to memory at the speed of its products."""
+    sums = [use.owner.operation for use in pairs.results[0].uses if use.owner.operation.name == "attn.query_sum"]
+    return bool(sums) and ir.RankedTensorType(sums[0].results[0].type).shape[3] > thresholds.WHOLE_COLUMNS
 
 
 def _split_queries(pairs: ir.Operation) -> None:

@@ -58,6 +58,7 @@ TABLE = (
     TunedChoice("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
     # Tangents, passes over the keys of second derivatives, and several outputs (these not measured).
     TunedChoice("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
+    TunedChoice("rows", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1),
     TunedChoice("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
     # Backward.
     TunedChoice("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
