@@ -19,8 +19,9 @@ class SplitPairs(Pass):
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
-    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. `queries`: a single sum over keys, as dq, gets pairs of its own,
-    of which `attn-rows-of-pairs` makes an attention.
+    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. A single sum over keys, as dq, gets pairs of its own, of which
+    `attn-rows-of-pairs` makes an attention, on Hopper where it has more than 128 columns: additions to memory would take longer than the
+    two products that are computed again. `queries`: at any width.
     """
 
     name = "nvidia-split-pairs"
@@ -33,31 +34,30 @@ class SplitPairs(Pass):
             return False
         for pairs in find_all(module, "attn.pairs"):
             if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
-                wide = _split(pairs) and self.arch == HOPPER.arch
-                if self.queries or (wide and _is_wide(pairs)):
+                _split(pairs)
+                if self.queries or (self.arch == HOPPER.arch and _is_wide(pairs)):
                     _split_queries(pairs)
         return True
 
 
-def _split(pairs: ir.Operation) -> bool:
-    """Whether sums over queries have kernels of their own now."""
+def _split(pairs: ir.Operation) -> None:
+    """Gives the sums of the first weights pairs of their own, where not all fit into a kernel."""
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
     columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
     if sum(columns) <= thresholds.SUM_COLUMNS or max(columns) <= thresholds.WHOLE_COLUMNS:
-        return False
+        return
     first = min((min(_weights(op)) for op in sums), default=0)
     apart = [op for op in sums if _weights(op) == [first]]
     rest = [op for op in users if op not in apart]
     if not apart or not [op for op in sums if op in rest]:
-        return False
+        return
     with pairs.location, ir.InsertionPoint(pairs):
         other = clone_op(pairs, {})
     for op in apart:
         op.operands[0] = other.results[0]
     _prune(other, apart)
     _prune(pairs, rest)
-    return True
 
 
 def _is_wide(pairs: ir.Operation) -> bool:
