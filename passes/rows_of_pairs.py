@@ -23,10 +23,16 @@ class RowsOfPairs(Pass):
 
     name = "attn-rows-of-pairs"
     all: bool = False
+    wider: int = 0
 
     def run(self, module: ir.Operation) -> bool:
         found = find_all(module, "attn.pairs")
-        return all([self._rewrite(pairs) for pairs in found if pages_of(pairs) is not None or (self.all and _is_sum_over_keys(pairs))])
+        return all([self._rewrite(pairs) for pairs in found if pages_of(pairs) is not None or (_is_sum_over_keys(pairs) and (self.all or self._is_wide(pairs)))])
+
+    def _is_wide(self, pairs: ir.Operation) -> bool:
+        """Whether what is summed has more columns than `wider`."""
+        (use,) = pairs.results[0].uses
+        return 0 < self.wider < ir.RankedTensorType(use.owner.operation.results[0].type).shape[3]
 
     def _rewrite(self, pairs: ir.Operation) -> bool:
         users = [use.owner.operation for use in pairs.results[0].uses]

@@ -82,8 +82,8 @@ def prepared(text: str) -> str:
 
     It computes weights again, but needs no zeros, no additions to memory and no rounding afterwards, and packs heads as others do.
     """
-    split, rows = "nvidia-split-pairs{", f"{RowsOfPairs.name},"
-    return text.replace(split, f"{split}queries=true ").replace(rows, f"{RowsOfPairs.name}{{all=true}},")
+    split, rows = "nvidia-split-pairs{", f"{RowsOfPairs.name}{{"
+    return text.replace(split, f"{split}queries=true ").replace(rows, f"{rows}all=true ")
 
 
 def pack_of(inputs: Sequence[Any], most: int) -> int:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.materialize_pairs import is_wide
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -19,8 +19,9 @@ class SplitPairs(Pass):
     The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
-    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. `queries`: a single sum over keys, as dq, gets pairs of its own,
-    of which `attn-rows-of-pairs` makes an attention.
+    or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. A single sum over keys, as dq, gets pairs of its own, of which
+    `attn-rows-of-pairs` makes an attention, on Hopper where it has more than 128 columns: additions to memory would take longer than the
+    two products that are computed again. `queries`: at any width.
     """
 
     name = "nvidia-split-pairs"
@@ -34,12 +35,13 @@ class SplitPairs(Pass):
         for pairs in find_all(module, "attn.pairs"):
             if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
-                if self.queries:
+                if self.queries or (self.arch == HOPPER.arch and _is_wide(pairs)):
                     _split_queries(pairs)
         return True
 
 
 def _split(pairs: ir.Operation) -> None:
+    """Gives the sums of the first weights pairs of their own, where not all fit into a kernel."""
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
     columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
@@ -56,6 +58,12 @@ def _split(pairs: ir.Operation) -> None:
         op.operands[0] = other.results[0]
     _prune(other, apart)
     _prune(pairs, rest)
+
+
+def _is_wide(pairs: ir.Operation) -> bool:
+    """Whether a sum over keys has more columns than a kernel adds to memory at the speed of its products."""
+    sums = [use.owner.operation for use in pairs.results[0].uses if use.owner.operation.name == "attn.query_sum"]
+    return bool(sums) and ir.RankedTensorType(sums[0].results[0].type).shape[3] > thresholds.WHOLE_COLUMNS
 
 
 def _split_queries(pairs: ir.Operation) -> None:

@@ -58,12 +58,17 @@ TABLE = (
     TunedChoice("rows", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1),
     # Tangents, passes over the keys of second derivatives, and several outputs (these not measured).
     TunedChoice("rows", _ANY, 128, None, {"block_q": 128, "block_kv": 64}),
+    # dq of wide heads (`attn-rows-of-pairs`): two stages of keys beside the queries' two tiles.
+    TunedChoice("rows", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1),
+    TunedChoice("rows", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1),
     TunedChoice("rows", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
     # Backward.
     TunedChoice("pairs", 2, 64, None, {"block_q": 128, "block_kv": 128}),
     TunedChoice("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
-    # One sum over queries (`nvidia-split-pairs`); two warpgroups share the columns of dq in whole swizzle atoms.
-    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
+    # One sum over queries (`nvidia-split-pairs`): two stages of q and do beside the keys' two tiles.
+    TunedChoice("pairs", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
+    TunedChoice("pairs", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=192),
+    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1, spread=256),
     TunedChoice("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
 )
 """The first that fits counts."""
