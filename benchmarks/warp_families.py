@@ -23,13 +23,13 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
+from attn_mlir.frontend.emit import Inputs
 
 Shapes = Sequence[tuple[int, int]]
 ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
 _SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
-_BIAS, _WINDOW, _CAP = torch.zeros(4, 64, 64), 512, 20.0
-_HALVES = torch.zeros(4, 64, 64, dtype=torch.float16)
+_BIAS, _HALVES, _WINDOW, _CAP = torch.zeros(4, 64, 64), torch.zeros(4, 64, 64, dtype=torch.float16), 512, 20.0
 _TABLE, _OF_BATCH, _LENGTHS = torch.zeros(32768), torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
 
 
@@ -101,10 +101,6 @@ def _floats(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device="cuda")
 
 
-def _halves(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, device="cuda", dtype=torch.float16)
-
-
 def _of_documents(_: int, length: int) -> list[Any]:
     return [(torch.arange(length, device="cuda") * 4 // max(length, 4)).to(torch.int32)]
 
@@ -121,8 +117,8 @@ FAMILIES = {
     "table": Family({"score_mod": _table}, lambda h, n: [_floats(2 * n)], masked=False),
     "bias": Family({"score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)], masked=False),
     "causal-bias": Family({**_CAUSAL, "score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)]),
-    "half-bias": Family({"score_mod": _half_bias}, lambda h, n: [_halves(h, n, n)], masked=False),
-    "causal-half-bias": Family({**_CAUSAL, "score_mod": _half_bias}, lambda h, n: [_halves(h, n, n)]),
+    "half-bias": Family({"score_mod": _half_bias}, lambda h, n: [_floats(h, n, n).half()], masked=False),
+    "causal-half-bias": Family({**_CAUSAL, "score_mod": _half_bias}, lambda h, n: [_floats(h, n, n).half()]),
     "relative": Family({"score_mod": _relative}, lambda h, n: [_floats(32768)], masked=False),
     "batched": Family({"mask_mod": _batched_documents}, lambda h, n: [_of_documents(h, n)[0].repeat(16, 1)], masked=False),
     "padding": Family({"mask_mod": _padding}, lambda h, n: [torch.full((16,), n * 3 // 4, dtype=torch.int32, device="cuda")], masked=False),
@@ -169,10 +165,7 @@ class Case:
     def text(self) -> str:
         """Its program."""
         if self.packed:
-            from warp_packed import text_of
-
-            return text_of(self)
-        from attn_mlir.frontend.emit import Inputs
+            return importlib.import_module("warp_packed").text_of(self)
 
         call = attn_mlir.Attention(**FAMILIES[self.family].written)
         call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=None)

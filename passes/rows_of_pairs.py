@@ -18,7 +18,7 @@ class RowsOfPairs(Pass):
     dq_i = sum_j ds_ij k_j is an attention whose row is the weight itself, of one more product: `attn.score` makes the weight of the
     products, q k^T and do v^T, and `attn.row` is the identity. So each query's sums have one writer, and one order. The result has the
     type of what is summed. Pairs whose keys lie in no pages stay, with `all` only those with other consumers; of keys in pages these are an
-    error.
+    error. `wider`: also those whose sum has more columns than that, 0 for none.
     """
 
     name = "attn-rows-of-pairs"
@@ -26,8 +26,13 @@ class RowsOfPairs(Pass):
     wider: int = 0
 
     def run(self, module: ir.Operation) -> bool:
-        found = find_all(module, "attn.pairs")
-        return all([self._rewrite(pairs) for pairs in found if pages_of(pairs) is not None or (_is_sum_over_keys(pairs) and (self.all or self._is_wide(pairs)))])
+        return all([self._rewrite(pairs) for pairs in find_all(module, "attn.pairs") if self._is_chosen(pairs)])
+
+    def _is_chosen(self, pairs: ir.Operation) -> bool:
+        """Whether keys lie in pages, or a sum over keys is to be an attention."""
+        if pages_of(pairs) is not None:
+            return True
+        return _is_sum_over_keys(pairs) and (self.all or self._is_wide(pairs))
 
     def _is_wide(self, pairs: ir.Operation) -> bool:
         """Whether what is summed has more columns than `wider`."""

@@ -94,7 +94,7 @@ def facts_of(function: ir.Operation) -> NvidiaFacts | None:
             brief=_is_brief(function, pairs, _BRIEF, thresholds.BRIEF_OPS),
             quotient=_is_brief(function, pairs, _QUOTIENT, thresholds.QUOTIENT_OPS) and _is_bare(function, pairs),
             placed=masked and all(map(_is_placed, pieces(pairs, "attn.mask"))),
-            windowed=masked and all(map(_is_window, pieces(pairs, "attn.mask"))),
+            windowed=masked and all(map(_compares_differences, pieces(pairs, "attn.mask"))),
             sided=masked and all(map(narrow_windows.is_window, pieces(pairs, "attn.mask"))),
             packed=bool(pieces(pairs, "attn.sequences")),
         )  # fmt: skip
@@ -248,7 +248,7 @@ def _is_bare(function: ir.Operation, pairs: ir.Operation) -> bool:
     return four and _COMPARED.issuperset(ops) and ops.count("arith.cmpi") <= 1
 
 
-def _is_window(mask: ir.Operation) -> bool:
+def _compares_differences(mask: ir.Operation) -> bool:
     """Whether a mask compares differences of positions with numbers, as a sliding window does."""
     names = {view.operation.name for view in mask.regions[0].blocks[0].operations}
     return _WINDOW.issuperset(names) and _is_placed(mask, thresholds.WINDOW_OPS)

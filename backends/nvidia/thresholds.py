@@ -320,9 +320,7 @@ WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {}
 """Of these, up to how many queries the first thread block at a block of them stores sums over keys: none, 0.88 to 1.06 at 64 columns."""
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
 _FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
-_MORE = (
-    "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient, quotient masked"
-)
+_MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"
 WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
     (32, 32, 192, 128): _FOUR, (96, 96, 128, 128): _FOUR, (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax",
     (64, 64, 192, 128): f"{_FOUR}, {_MORE}, quotient masked, rectified, rectified masked",

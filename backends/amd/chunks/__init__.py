@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from attn_mlir.backends.amd.chunks.kernel import ChunkKernel
-from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.target import AmdTarget
 from attn_mlir.backends.gpu import attributes, printed
 from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.plan import reads_own_elements
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all

@@ -2,10 +2,10 @@
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, maker, operations, yielded
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 SOLVE = "tile.solve_unit"
 
 

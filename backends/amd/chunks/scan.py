@@ -3,7 +3,7 @@
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore
 from attn_mlir.backends.amd.chunks.early_ops import loaded_ahead, only_sums
-from attn_mlir.backends.amd.chunks.layout import DOTS, SOLVE
+from attn_mlir.backends.amd.chunks.layout import SOLVE
 from attn_mlir.backends.amd.chunks.loads_stores import Traffic
 from attn_mlir.backends.amd.chunks.maps import ChunkMaps, registers
 from attn_mlir.backends.amd.chunks.products import ChunkProducts
@@ -14,6 +14,7 @@ from attn_mlir.backends.amd.chunks.tiles import ChunkFragment, ChunkVector, Held
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, constant, hint, is_row, is_tile, operations, yielded
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.amd.chunks.copies import ChunkCopies
 from attn_mlir.backends.amd.chunks.core import ChunkCore, Place
-from attn_mlir.backends.amd.chunks.layout import DOTS
 from attn_mlir.backends.amd.chunks.tiles import THREADS, ChunkVector, Deferred
 from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all

@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt.merge import is_merge
 from attn_mlir.dialects.elements import EIGHT_BIT, ELEMENTS
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -29,7 +30,7 @@ def plan(kernel: ir.Operation, target: AmdTarget, choices: Mapping[str, int | st
 
     None for other kernels. Raises UnsupportedError where such a kernel cannot be made.
     """
-    if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale"):
+    if not find_all(kernel, *DOTS):
         return None
     if is_merge(kernel):
         return None

@@ -12,11 +12,10 @@ from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, chains, operations, partial_sums, yielded
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
-
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 class MfmaPrinter:
@@ -248,14 +247,12 @@ def _goes_through_memory(load: ir.Operation) -> bool:
     """Whether a loaded tile is the right operand of a product, itself or changed."""
     change = changing(load)
     value = load.results[0] if change is None else change.results[0]
-    return any(
-        use.owner.operation.name in _DOTS and use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in value.uses
-    )
+    return any(use.owner.operation.name in DOTS and use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in value.uses)
 
 
 def _reads(op: ir.Operation, by_rows: bool) -> bool:
     """Whether an op is, or holds, a product with the rows (or the columns) of its right operand."""
-    return any(inner.name in _DOTS and ir.BoolAttr(inner.attributes["transpose_b"]).value == by_rows for inner in [op, *walk(op)])
+    return any(inner.name in DOTS and ir.BoolAttr(inner.attributes["transpose_b"]).value == by_rows for inner in [op, *walk(op)])
 
 
 def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
@@ -265,7 +262,7 @@ def _from_outside(load: ir.Operation, loop: ir.Operation) -> bool:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op: printer.core.statement(op)),
-    **dict.fromkeys(_DOTS, lambda printer, op: printer.products.print(op)),
+    **dict.fromkeys(DOTS, lambda printer, op: printer.products.print(op)),
     **dict.fromkeys(("tile.band", "tile.load_window"), lambda printer, op: None),  # maps read what is in shared memory, or make it
     "scf.for": lambda printer, op: printer._chain([op]),
     "scf.if": MfmaPrinter._branch,

@@ -7,6 +7,7 @@ from attn_mlir.backends.amd.mfma.tiles import MATRIX, STEP, WAVES, LdsTile, Matr
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -386,7 +387,7 @@ def _uses(value: ir.Value) -> tuple[bool, bool]:
     rows = columns = False
     for use in value.uses:
         op, outer = use.owner.operation, use.owner.operation.parent
-        if op.name in ("tile.dot", "tile.dot_add", "tile.dot_rescale"):
+        if op.name in DOTS:
             transposed = ir.BoolAttr(op.attributes["transpose_b"]).value
             if use.operand_number == len(list(op.operands)) - 1:
                 rows, columns = rows or transposed, columns or not transposed

@@ -18,11 +18,11 @@ from attn_mlir.backends.cpu.lowering.pages import ROWS
 from attn_mlir.backends.cpu.lowering.windows import kept_type
 from attn_mlir.backends.cpu.passes.row_schedule import is_row_major, schedule_rows
 from attn_mlir.backends.cpu.target import WITHOUT_TILES, host
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
-_PRODUCTS = (*_DOTS, "tile.accumulate")
+_PRODUCTS = (*DOTS, "tile.accumulate")
 _OF_CAPTURES = {"tile.load_window": "window", "tile.band": "band"}
 LOADS = ("tile.load", "tile.load_pages")
 
@@ -82,7 +82,7 @@ def _place_block(block: ir.Block, lanes: int, keys: int, buffers: _Buffers, home
             if not _place_nested(op, lanes, keys, buffers, homes):
                 return False
             continue
-        if op.name in _DOTS[1:]:
+        if op.name in DOTS[1:]:
             if any(use.owner.operation.block == block and use.owner.operation != op for use in op.operands[0].uses):
                 op.location.emit_error("tile-schedule: an accumulator is updated in place, but its old value is used again")
                 return False
@@ -182,11 +182,11 @@ def _multiplies_pairs(kernel: ir.Operation, lanes: int) -> bool:
 
 def _why_no_tiles(kernel: ir.Operation, lanes: int, keys: int, pairs: bool) -> str:
     """Why products can't use matrix tiles: these are whole ones of `pairs` of bf16, whose factors lie in one way. "" where they can."""
-    elements = {str(ir.RankedTensorType(list(op.operands)[-1].type).element_type) for op in find_all(kernel, *_DOTS)}
+    elements = {str(ir.RankedTensorType(list(op.operands)[-1].type).element_type) for op in find_all(kernel, *DOTS)}
     if other := sorted(elements - {"bf16"}):
         return f"matrix tiles multiply bf16, not {other[0]}"
     summed = {ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, "tile.dot")}
-    made = {ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, *_DOTS[1:])}
+    made = {ir.RankedTensorType(op.operands[0].type).shape[1] for op in find_all(kernel, *DOTS[1:])}
     for name, sizes, unit in (("of which a product sums up", summed, 32), ("of a sum", made, 16)):
         if odd := [size for size in sorted(sizes) if size % unit]:
             return f"matrix tiles take columns in whole {unit}s: there are {odd[0]} {name}"
@@ -195,7 +195,7 @@ def _why_no_tiles(kernel: ir.Operation, lanes: int, keys: int, pairs: bool) -> s
     if not pairs:
         return "matrix tiles take factors as they lie in memory: some are computed, or have other uses"
     in_memory = [list(op.operands)[1] for op in find_all(kernel, "tile.accumulate")]
-    if (in_memory and lanes % 32) or any(list(op.operands)[-1] in in_memory for op in find_all(kernel, *_DOTS[1:])):
+    if (in_memory and lanes % 32) or any(list(op.operands)[-1] in in_memory for op in find_all(kernel, *DOTS[1:])):
         return "matrix tiles need the factors of sums over keys and of those over queries in different orders"
     return ""
 

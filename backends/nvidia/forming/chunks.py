@@ -16,6 +16,7 @@ from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.scan_patterns import is_rest
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
@@ -24,7 +25,6 @@ from attn_mlir.passes.regions import block_of, find_all, maker
 _NUMBERS, _BARRIERS, _MOST_STAGES, _MOST_BLOCKS = 1024, 2048, 8, 3
 """Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
 _SCALE = 2.0**11
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 @dataclass
@@ -51,7 +51,7 @@ class ChunksFormer(NumbersFormer):
         if state.rank != 2 or "sequences" in ir.DictAttr(self.function.attributes["tile.kernel"]):
             raise Refused("a scan of sequences side by side, or without a state")
         self.chunks = loops[0]
-        dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *_DOTS)]
+        dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *DOTS)]
         if not dots:
             raise Refused("nothing is multiplied")
         self.turned = all(_is_scaled(second) for _, second in dots)
@@ -135,7 +135,7 @@ class ChunksFormer(NumbersFormer):
             self._change(op)
         elif op.name == "tile.map" and len(op.operands) == 2:
             self._read(op)
-            if any(use.owner.operation.name in _DOTS for use in op.results[0].uses):
+            if any(use.owner.operation.name in DOTS for use in op.results[0].uses):
                 self.known[op.results[0]] = self._transposed(op)
         else:
             super()._op(op)
@@ -289,7 +289,7 @@ def adds_to_state(function: ir.Operation) -> tuple[int, ...]:
     nothing else is stored; empty for other functions.
     """
     loops = [op for op in find_all(function, "scf.for") if list(op.results)]
-    dots = find_all(function, *_DOTS)
+    dots = find_all(function, *DOTS)
     if len(loops) != 1 or len(loops[0].results) != 1 or find_all(function, "tile.decay_channels", "tile.decay_values"):
         return ()
     states = [loops[0].results[0], block_of(loops[0]).arguments[1], *yielded(block_of(loops[0]))]

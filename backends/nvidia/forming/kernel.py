@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_res
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import flag, i64
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -23,7 +24,6 @@ from attn_mlir.passes.tiling.frame import argument_names
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
 INSTRUCTION = "wgmma"
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
 
@@ -269,7 +269,7 @@ class Former:
         if value not in self.loaded:
             return self._value(value)
         tile, users = self.loaded[value], [(use.owner.operation, use.operand_number) for use in value.uses]
-        if any(op.name in _DOTS and number == len(op.operands) - 1 for op, number in users):
+        if any(op.name in DOTS and number == len(op.operands) - 1 for op, number in users):
             raise Refused("computes with a tile that is also the second factor of a product")
         if tile.fragment is None:
             type_ = self._where().type_of(value.type)

@@ -22,6 +22,7 @@ from attn_mlir.backends.nvidia.hopper.value_scan import emit_values, plan_values
 from attn_mlir.backends.nvidia.hopper.widened_rings import widens
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -57,7 +58,7 @@ def _other_scan(kernel: ir.Operation) -> Refusal | None:
     """Why no scan of this emitter is the kernel; None for kernels without products, and for delta rules, which are not its own."""
     if PIECES in kernel.attributes:
         return None
-    if not find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.decay_channels", "tile.decay_values"):
+    if not find_all(kernel, *DOTS, "tile.decay_channels", "tile.decay_values"):
         return None
     for load in find_all(kernel, "tile.load"):
         type_ = ir.RankedTensorType(load.results[0].type)

@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile, SharedTile, Tile
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -200,7 +201,7 @@ class Consumer:
 
 _RULES: dict[str, Rule] = {
     **dict.fromkeys(SCALARS, lambda printer, op, _: printer.core.statement(op)),
-    **dict.fromkeys(("tile.dot", "tile.dot_add", "tile.dot_rescale"), lambda printer, op, _: printer.dot(op)),
+    **dict.fromkeys(DOTS, lambda printer, op, _: printer.dot(op)),
     "scf.for": lambda printer, op, _: printer.loop(op, partial_sums([op])),
     "scf.if": lambda printer, op, _: printer.branch(op),
     "tile.fill": Consumer._fill,

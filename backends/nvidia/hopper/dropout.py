@@ -6,6 +6,7 @@ from itertools import permutations
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import constant, maker, operations, widened, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.philox import GROUP
 
@@ -208,7 +209,7 @@ def packed_alone(op: ir.Operation, value: ir.Value, result: ir.Value) -> ir.Valu
     if choice is None or choice.name != "arith.select" or choice.operands[0] != op.results[0] or constant(choice.operands[2]) != 0.0:
         return None
     once = len(list(choice.results[0].uses)) == 1 and widened(value) != value
-    products = all(use.owner.operation.name in ("tile.dot", "tile.dot_add", "tile.dot_rescale") for use in result.uses)
+    products = all(use.owner.operation.name in DOTS for use in result.uses)
     return choice.operands[1] if once and products else None
 
 

@@ -22,6 +22,7 @@ from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.widened_rings import WIDENED, widens
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
@@ -37,7 +38,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     """
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
-    dots = find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale")
+    dots = find_all(kernel, *DOTS)
     if not dots or rows == 1:  # a single row merges parts, see `gpu.simt.merge`
         return None
     if rows % ROWS or keys % 16 or not 1 <= rows // ROWS <= 4 or keys > 256:

@@ -5,13 +5,13 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import RegTile
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_cluster.cuh"
 _WARP_ROWS = 16
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 
 
 class ScoreExchange:
@@ -42,7 +42,7 @@ def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
 
     Their products are those `known` of overlapped loops, of tiles as they were loaded, and outputs with columns leave by TMA.
     """
-    if not known or any(op not in known for op in find_all(kernel, *_DOTS)):
+    if not known or any(op not in known for op in find_all(kernel, *DOTS)):
         raise UnsupportedError("hopper: thread blocks share columns where each loop has one product of scores and one of sums")
     loads = {load.results[0] for load in find_all(kernel, "tile.load")}
     for op in find_all(kernel, "tile.map"):

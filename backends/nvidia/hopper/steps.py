@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.structure import body, maker, operations, yielded
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 
 
@@ -54,7 +55,7 @@ def _read_block(loop: ir.Operation, block: ir.Block, some: ir.Value | None, ever
     loads = {op.results[0]: op for op in ops if op.name == "tile.load"}
     dots = [op for op in ops if op.name == "tile.dot"]
     sums = [op for op in ops if op.name in ("tile.dot_add", "tile.dot_rescale")]
-    known = ("tile.load_window", "tile.band", "tile.load", "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.map")
+    known = ("tile.load_window", "tile.band", "tile.load", *DOTS, "tile.map")
     if not (len(dots) == len(sums) == 1 and len(loads) == 2):
         return None
     if any(op.name.startswith(("tile.", "scf.", "attn.")) and op.name not in known for op in ops):

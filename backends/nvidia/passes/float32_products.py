@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.scalars import cast_float, constant_index
 
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 PIECES = "nvidia.pieces"
 """An attribute of a delta rule's kernels: how many pieces of each factor of f32 they multiply."""
 _SOLVE = "tile.solve_unit"
@@ -44,7 +44,7 @@ class Float32Products(Pass):
         count = 2 if delta and any(_reads_halves(kernel) for kernel in scans) else 3
         for kernel in scans:
             made: dict[_Key, list[ir.Value]] = {}
-            for op in find_all(kernel, *_DOTS):
+            for op in find_all(kernel, *DOTS):
                 if isinstance(ir.RankedTensorType(list(op.operands)[-1].type).element_type, ir.F32Type):
                     _replace(op, made, count)
             for load in find_all(kernel, "tile.load") if made else []:

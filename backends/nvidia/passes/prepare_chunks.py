@@ -9,12 +9,12 @@ from attn_mlir.backends.gpu.structure import body, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
 
-_DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 _SOLVE = "tile.solve_unit"
 _STEP = 32
 """Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
@@ -76,7 +76,7 @@ class _Split:
         loops = [op for op in operations(body(function)) if op.name == "scf.for"]
         if "sequences" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
             return None
-        sizes = [size for op in operations(body(loops[0])) if op.name in (*_DOTS, "tile.load") for size in _shape(op.results[0])]
+        sizes = [size for op in operations(body(loops[0])) if op.name in (*DOTS, "tile.load") for size in _shape(op.results[0])]
         if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
@@ -110,7 +110,7 @@ class _Split:
         costly: set[ir.Value] = set()
         for op in self.steps:
             reads = [value for each in _all(op) for value in each.operands]
-            first = op.name in (*_DOTS, _SOLVE) or (op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2)
+            first = op.name in (*DOTS, _SOLVE) or (op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2)
             if op not in self.dependent and (first or any(value in costly for value in reads)):
                 costly.update(op.results)
         found: dict[_Crossing, None] = {}

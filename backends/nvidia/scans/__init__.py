@@ -12,12 +12,13 @@ from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.layout import SOLVE, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import WarpgroupCore
 from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupPrinter
 from attn_mlir.backends.nvidia.target import RESERVED_BYTES, NvidiaTarget
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all

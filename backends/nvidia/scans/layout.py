@@ -10,10 +10,10 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale")
 SOLVE = "tile.solve_unit"
 HALVES = ("f16", "bf16")
 BYTES = {"f16": 2, "bf16": 2, "f32": 4, "f64": 8}

@@ -1,8 +1,9 @@
 """The order in which a chunk's ops are printed where products run beside other work."""
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
-from attn_mlir.backends.nvidia.scans.layout import DOTS, carried
+from attn_mlir.backends.nvidia.scans.layout import carried
 from attn_mlir.backends.nvidia.scans.loops import cut_in_two
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk

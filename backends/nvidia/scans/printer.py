@@ -7,12 +7,13 @@ from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.inverse import stored_pieces
-from attn_mlir.backends.nvidia.scans.layout import DOTS, SOLVE, SharedPlace, WarpScanLayout, carried
+from attn_mlir.backends.nvidia.scans.layout import SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.levels import warps_of_level
 from attn_mlir.backends.nvidia.scans.loops import shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, rows_of
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.scans.layout import DOTS, HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import cut_in_two, element_of, extents, own_reads, shape_of, sums_of
 from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all

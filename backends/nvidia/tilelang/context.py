@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.tilelang.memory import TileLangMemory
 from attn_mlir.backends.nvidia.tilelang.names import TilelangNames
 from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, Tiles, padded
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
@@ -37,7 +38,7 @@ class Context:
         self.copies: dict[ir.Value, TileBuffer] = {}
         self.homes: dict[ir.Value, TileBuffer] = {}
         self.later: list[ir.Operation] = []
-        self.multiplies = bool(find_all(kernel, "tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate"))
+        self.multiplies = bool(find_all(kernel, *DOTS, "tile.accumulate"))
         self._sums = not self.multiplies and bool(find_all(kernel, "tile.cumsum"))
         self.scans = grid_kind(kernel) == "chunks"
         self.pieces = of_pieces(kernel)

@@ -11,10 +11,11 @@ from attn_mlir.backends.nvidia.tilelang.memory import memory_type
 from attn_mlir.backends.nvidia.tilelang.names import hint
 from attn_mlir.backends.nvidia.tilelang.products import turns
 from attn_mlir.backends.nvidia.tilelang.tiles import TileBuffer, bound, exact
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.tiling.scalars import identity
 
-DOTS = ("tile.dot", "tile.dot_add", "tile.dot_rescale", "tile.accumulate")
+PRODUCTS = (*DOTS, "tile.accumulate")
 
 
 def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
@@ -22,7 +23,7 @@ def dot_uses(value: ir.Value) -> list[tuple[ir.Operation, str]]:
     found = []
     for use in value.uses:
         op = use.owner.operation
-        if op.name in DOTS:
+        if op.name in PRODUCTS:
             first = {"tile.dot_add": 1, "tile.dot_rescale": 2}.get(op.name, 0)
             if use.operand_number >= first:
                 found.append((op, "ab"[use.operand_number - first]))

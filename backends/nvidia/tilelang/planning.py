@@ -3,7 +3,7 @@
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.context import of_pieces
-from attn_mlir.backends.nvidia.tilelang.maps import DOTS
+from attn_mlir.backends.nvidia.tilelang.maps import PRODUCTS
 from attn_mlir.backends.nvidia.tilelang.program import print_program
 from attn_mlir.backends.nvidia.tilelang.solves import SOLVE
 from attn_mlir.errors import UnsupportedError
@@ -25,7 +25,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Fields) -> Fields 
     many stages do not fit, there are fewer. With
     `deterministic`, programs get slots for their sums, and add in a fixed order.
     """
-    if any(not narrow(op) for op in find_all(kernel, *DOTS)):
+    if any(not narrow(op) for op in find_all(kernel, *PRODUCTS)):
         return None
     for op in find_all(kernel, "attn.kept"):  # for which TileLang has no word
         expand(op)
