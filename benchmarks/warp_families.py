@@ -9,6 +9,7 @@ are compared with float64 where a family has a formula here, and with those of t
 """
 
 import argparse
+import importlib
 import json
 import math
 import os
@@ -166,7 +167,6 @@ class Case:
         """Its program."""
         if self.packed:
             return importlib.import_module("warp_packed").text_of(self)
-
         call = attn_mlir.Attention(**FAMILIES[self.family].written)
         call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=None)
         return call.ir()

@@ -30,8 +30,9 @@ def test_what_is_no_block_mask(given: Any) -> None:
 
 def test_block_masks_of_engines_are_told_from_those_of_flex() -> None:
     """Both are called BlockMask, and attn_mlir has functions that make the one and take the other."""
+    q, k, v = torch.randn(3, 1, 1, 9, 16)
     with pytest.raises(AttributeError, match=r"attn_mlir\.flex\.create_block_mask"):
-        attn_mlir.flex_attention(*torch.randn(3, 1, 1, 9, 16), block_mask=attn_mlir.create_block_mask(causal, None, None, 9, 9))
+        attn_mlir.flex_attention(q, k, v, block_mask=attn_mlir.create_block_mask(causal, None, None, 9, 9))
 
 
 def test_errors_of_functions_are_told_as_they_are() -> None:
