@@ -27,6 +27,7 @@ from attn_mlir.backends.nvidia import (
     repeated_kernel,
     repeated_kernels,
     thresholds,
+    unaligned_windows,
     widened_ahead,
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
@@ -82,9 +83,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where that has no form."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
+        self.compile_unaligned: Callable[[], NvidiaLaunchPlan] | None = None
+        """Compiles the same function for dense biases that TMA cannot read (`unaligned_windows`)."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
         self._narrow = max((int(unit.schedule.get(narrow_windows.NARROW, 0)) for unit in units.values()), default=0)
+        self._windowed = unaligned_windows.copies_windows(units.values())
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
@@ -93,17 +97,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if results is not None:
             return results
         if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
-            longer = self.compile_longer(self._longer)
-            longer.listeners = self.listeners
-            results = longer.run(inputs, layout)
-            self._share(longer)
-            return results
+            return self._by(self.compile_longer(self._longer), inputs, layout)
+        if self._windowed and self.compile_unaligned is not None and not unaligned_windows.are_aligned(inputs):
+            return self._by(self.compile_unaligned(), inputs, layout)
         packed = self._packed(inputs) if self._narrow and self.compile_packed is not None else None
         if packed is not None:
-            packed.listeners = self.listeners
-            results = packed.run(inputs, layout)
-            self._share(packed)
-            return results
+            return self._by(packed, inputs, layout)
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
             if wide is not None:
@@ -121,6 +120,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 launchers = {name: launcher for (name, device), launcher in self._launchers.items() if device == needed}
                 chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
                 self._keep_form(key, chain)
+        return results
+
+    def _by(self, other: "NvidiaLaunchPlan", inputs: Sequence[Any], layout: str) -> list[torch.Tensor]:
+        """A run by another program for the same function, whose short ways are this one's, too."""
+        other.listeners = self.listeners
+        results = other.run(inputs, layout)
+        self._share(other)
         return results
 
     def _packed(self, inputs: Sequence[Any]) -> "NvidiaLaunchPlan | None":

@@ -34,7 +34,7 @@ def _chip(target: str) -> Chip:
     return Chip(
         arch=target,
         maker="NVIDIA",
-        lower=driver._lower,
+        lower=driver.lower_for_any_strides,
         compile=compile_all,
         outline=pipeline.outline(target),
         residual=False,
