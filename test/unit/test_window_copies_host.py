@@ -26,7 +26,8 @@ namespace attn {
 static void store_shared(uint32_t to, float value) { std::memcpy(shared + to, &value, 4); }
 static void barrier_arrive(uint32_t) { ++arrived; }
 static void copy_word(uint32_t to, const void *from, int bytes) {
-  if (reinterpret_cast<uintptr_t>(from) % 4 || to % 4 || bytes < 0 || bytes > 4) std::printf("a word at %p, %d bytes\n", from, bytes), std::exit(1);
+  const bool fits = reinterpret_cast<uintptr_t>(from) % 4 == 0 && to % 4 == 0 && bytes >= 0 && bytes <= 4;
+  if (!fits) std::printf("a word at %p, %d bytes\n", from, bytes), std::exit(1);
   uint32_t word = 0;
   std::memcpy(&word, from, bytes), std::memcpy(shared + to, &word, 4), ++words;
 }
