@@ -226,8 +226,8 @@ def _share_batches(kernel: ir.Operation, rings_: list[WindowRing]) -> bool:
     others = [use.owner.operation for use in made.operands[0].uses] if made is not None else []
     heads = [op for op in others if op.name == "arith.remsi" and made is not None and list(op.operands) == list(made.operands)]
     queries = [op for op in find_all(kernel, "warp.copy_async") if rings.depth(op) == 1 and op.operands[1] == batch]
-    if made is None or len(heads) != 1 or not queries:
-        return False
+    if made is None or len(heads) != 1 or len(others) != 2 or not queries:
+        return False  # also where something else is known by the number of both, which changes
     if any(depends(value, batch) for window in windows for terms in window.reads[0].terms for value in terms):
         return False
     pair = made.operands[0]

@@ -26,9 +26,9 @@ ATTN_DEVICE void copy_window(const Element *from, long long row_stride, long lon
     for (int n = lane; n < Rows * kWords; n += 32) {
       const int r = n / kWords, c = n % kWords * kWord, left = columns - column - c;
       const bool exists = row + r >= 0 && row + r < rows && left > 0;
-      const Element *const at = from + (exists ? (row + r) * row_stride + column + c : 0);
+      const Element *const at = from + (exists ? (row + r) * row_stride + column + c : column % kWord); // a word's address, too
       asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to + window_place<Rows>(r, c * kSize)), "l"(at),
-                   "r"(exists ? min(left * kSize, 4) : 0)
+                   "r"(exists ? min(left, kWord) * kSize : 0)
                    : "memory");
     }
     asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
