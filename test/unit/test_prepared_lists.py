@@ -192,6 +192,12 @@ def test_what_is_listed_is_brought_closer(case: str, most: int, library: Any, ho
     assert fused.prepare_lists(index, shapes, WantedLists(), places, spread) is not None and not library.call_brought(ctypes.c_longlong(0))
 
 
+def test_pages_that_one_of_k_and_v_lacks_are_not_brought() -> None:
+    k, v = torch.zeros(8, 1, 1, 32).half(), torch.zeros(5, 1, 1, 32).half()
+    assert fused._ahead((k, v), 10).pages == fused._ahead((v, k), 10).pages == 5
+    assert fused._ahead((k[:0], v), 10) == fused._ahead((k, v[:0]), 10) == fused._Ahead()
+
+
 def test_lists_that_do_not_fit_are_made_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused.cuda, "device", lambda _: SimpleNamespace(capability=(9, 0), multiprocessors=132))
     shapes = ListShapes(1, 1, 1, 60_000, 1 << 20, 1, 1 << 20, 1, 1, None, 1, 1, 1)

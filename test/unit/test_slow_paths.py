@@ -41,6 +41,10 @@ def bucket(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
     return s * TABLE[q * q % 64]
 
 
+def chosen(s: Any, b: Any, h: Any, q: Any, k: Any) -> Any:
+    return torch.where(q - k < 100, s + TABLE[(q - k) % 64], -float("inf"))
+
+
 def causal(b: Any, h: Any, q: Any, k: Any) -> Any:
     return q >= k
 
@@ -101,14 +105,16 @@ def test_strict_mode_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         ("factor", 64, 0),
         ("factor", 128, 0),
         ("bucket", 128, 0),
+        ("chosen", 128, 0),
         ("product", 64, 0),
         ("product", 128, 1),
     ],
 )
 def test_gradients_of_what_a_query_reads(score: str, columns: int, slow: int) -> None:
     """Elements that go anywhere need weights in f32, for which blocks of few queries leave registers; diagonals and sums do not."""
-    mod = {"table": relative, "factor": lambda s, b, h, q, k: s * TABLE[q], "product": scattered}.get(score, bucket)
-    assert len(nvidia.slow(traced(causal, mod, columns=columns).text, "bwd", ("q", "k", "v", "arg3"))) == slow
+    mod = {"table": relative, "factor": lambda s, b, h, q, k: s * TABLE[q], "product": scattered, "chosen": chosen}.get(score, bucket)
+    for mask in (causal, None):
+        assert len(nvidia.slow(traced(mask, mod, columns=columns).text, "bwd", ("q", "k", "v", "arg3"))) == slow
 
 
 def test_wide_heads_are_fast(monkeypatch: pytest.MonkeyPatch) -> None:

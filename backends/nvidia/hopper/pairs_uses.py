@@ -1,5 +1,6 @@
 """What becomes of the weights that a map of pairs makes: rounded and multiplied, scattered, or kept."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.passes.scaling import factor
@@ -128,21 +129,22 @@ def _multiple(map_: ir.Operation, result: ir.Value, rounded: dict[ir.Value, ir.V
     """A tile of 16 bits, and the factor that makes a result of it: that of the result, or of a multiple of it by a constant."""
     if result in rounded:
         return rounded[result], 1.0
-    present, value = _kept(element_of(result))
+    values = list(_kept(element_of(result)))
     for other, tile in rounded.items():
-        condition, multiple = _kept(element_of(other))
-        found = factor(multiple)
-        if found is not None and found[0] == value and condition == present:
-            return tile, 1.0 / found[1]
+        for conditions, multiple in _kept(element_of(other)):
+            found = factor(multiple)
+            if found is not None and (conditions, found[0]) in values:
+                return tile, 1.0 / found[1]
     return None, 1.0
 
 
-def _kept(value: ir.Value) -> tuple[ir.Value | None, ir.Value]:
-    """Where a value is not replaced by 0, None for everywhere, and what it is there."""
-    chosen = maker(value, "arith.select")
-    if chosen is None or number(chosen.operands[2]) != 0.0:
-        return None, value
-    return chosen.operands[0], chosen.operands[1]
+def _kept(value: ir.Value) -> Iterator[tuple[list[ir.Value], ir.Value]]:
+    """A value, without the conditions where it is replaced by 0: without none, the first, the first two, ..."""
+    conditions: list[ir.Value] = []
+    yield [], value
+    while (chosen := maker(value, "arith.select")) is not None and number(chosen.operands[2]) == 0.0:
+        conditions, value = [*conditions, chosen.operands[0]], chosen.operands[1]
+        yield conditions, value
 
 
 def _is_exchanged(tile: ir.Value) -> bool:

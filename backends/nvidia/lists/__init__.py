@@ -111,7 +111,8 @@ class _Ahead(NamedTuple):
 
 def _ahead(pages_of: Sequence[Tensor], listed: int) -> _Ahead:
     """What is brought to the second level cache of so many listed pages of these: all of it, or nothing."""
-    if len(pages_of) != 2:
+    pages = min(map(len, pages_of), default=0)
+    if len(pages_of) != 2 or not pages:
         return _Ahead()
     k, v = pages_of
     alone = v.data_ptr() == k.data_ptr() and v.stride() == k.stride() and v.shape[-1] <= k.shape[-1]  # v is columns of k
@@ -126,7 +127,7 @@ def _ahead(pages_of: Sequence[Tensor], listed: int) -> _Ahead:
         return _Ahead()
     found += [(0, 0, 0)] * (2 - len(found))
     addresses, steps, sizes = zip(*found, strict=True)
-    return _Ahead(addresses, steps, sizes, len(k))
+    return _Ahead(addresses, steps, sizes, pages)
 
 
 def _inverse(bits: Tensor, shapes: ListShapes, tile: int, in_order: bool) -> Sequence[Tensor]:
