@@ -85,7 +85,8 @@ def test_lengths_of_heads_that_are_shared(heads: tuple[int, int, int]) -> None:
     q, k, v = (x.bfloat16() for x in (q, k, v))
     if heads[2]:
         attn_mlir.kda(v, v, v, g.unsqueeze(3).expand(-1, -1, -1, 64), beta, device="cuda-emulated", **options)
-    found = attn_mlir.gated_delta_rule(q, k, v, g, beta, device="cuda-emulated", **options)
-    expected = attn_mlir.gated_delta_rule(*(x.double() for x in (q, k, v, g, beta)), **options)
+    rule: Any = attn_mlir.gated_delta_rule
+    found = rule(q, k, v, g, beta, device="cuda-emulated", **options)
+    expected = rule(*(x.double() for x in (q, k, v, g, beta)), **options)
     assert [x.shape for x in found] == [x.shape for x in expected]
     assert not heads[2] or max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR
