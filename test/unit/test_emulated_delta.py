@@ -74,3 +74,19 @@ def test_what_has_no_such_kernel_is_refused() -> None:
     q = torch.randn(1, 2, 40, 48).bfloat16()
     with pytest.raises(UnsupportedError, match="cuda-emulated"):
         attn_mlir.linear_attention(q, q, q, erase=torch.ones(2), device="cuda-emulated")
+
+
+@pytest.mark.parametrize("heads", [(2, 1, 4), (1, 2, 4), (1, 1, 0)], ids=str)
+def test_lengths_of_heads_that_are_shared(heads: tuple[int, int, int]) -> None:
+    """q and k have heads of their own, and rows of very different lengths; the function of q that KDA shares sees heads of q, too."""
+    q, k = (torch.randn(2, 33, n, 64) * 10.0 ** torch.linspace(-2, 2, n * 33).view(33, n, 1) for n in heads[:2])
+    v, g, beta = torch.randn(2, 33, heads[2], 64), -torch.rand(2, 33, heads[2]), 2 * torch.rand(2, 33, heads[2])
+    options: dict[str, Any] = {"output_final_state": True, "use_qk_l2norm_in_kernel": True}
+    q, k, v = (x.bfloat16() for x in (q, k, v))
+    if heads[2]:
+        attn_mlir.kda(v, v, v, g.unsqueeze(3).expand(-1, -1, -1, 64), beta, device="cuda-emulated", **options)
+    rule: Any = attn_mlir.gated_delta_rule
+    found = rule(q, k, v, g, beta, device="cuda-emulated", **options)
+    expected = rule(*(x.double() for x in (q, k, v, g, beta)), **options)
+    assert [x.shape for x in found] == [x.shape for x in expected]
+    assert not heads[2] or max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR

@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import outlined
 from attn_mlir.backends.gpu.scheduled import scheduled as scheduled_module
 from attn_mlir.backends.host import Host, read_host
-from attn_mlir.backends.nvidia import codegen, pipeline, tilelang
+from attn_mlir.backends.nvidia import codegen, pipeline, thresholds, tilelang
 from attn_mlir.backends.nvidia.compile import compile_code
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.target import TARGETS
@@ -124,6 +124,18 @@ def test_rows_of_o_take_the_places_of_v_where_three_stages_fit_then() -> None:
     )
     assert rows and tile and rows[1] == tile[1]
     assert source.index("        give(") < source.index("      fetch(")  # rows are in memory before TMA fills their place
+
+
+@pytest.mark.parametrize(("stages", "warpgroups"), [(4, True), (7, False)])
+def test_named_barriers_are_those_of_a_thread_block(stages: int, warpgroups: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 16; more stages than these suffice for are refused, whatever shared memory has room for."""
+    monkeypatch.setitem(thresholds.SCAN_SCHEDULES, "warpgroups", {"stages": (stages,), "in_place": (1,)})
+    with scheduled("bf16", False, 64, "fwd") as kernels:
+        (scan,) = chunk_scans(kernels)
+        assert ("warpgroups" in attributes.read(scan, attributes.SCHEDULE)) == warpgroups
+        source = codegen.emit(scan).source
+    found = [(int(first), "stage" in text) for text, first in re.findall(r"named_(?:sync|arrive)\(((\d+)[^,]*),", source)]
+    assert all(first + (stages - 1) * per_stage < 16 for first, per_stage in found) and bool(found) == warpgroups
 
 
 @needs_tools

@@ -191,7 +191,7 @@ def _lengths(
     channels = g is not None and g.dim() == 4
     if not q.shape[2] == k.shape[2] == v.shape[2] if channels else packed or not q.dtype == k.dtype == v.dtype == torch.bfloat16:
         return None
-    if 0 in (q.shape[2], k.shape[2]) or v.shape[2] % k.shape[2]:
+    if 0 in (q.shape[2], k.shape[2], v.shape[2]) or v.shape[2] % k.shape[2]:
         return None
     squares = row_squares(q, k, device)
     if squares is None:
@@ -204,6 +204,7 @@ def _lengths(
     def k_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
         return x * (of_k[b, h, t] + 1e-6) ** -0.5
 
+    of_own_heads(q_mod)
     if channels:
         return {"q_mod": q_mod, "k_mod": k_mod}
     shared = v.shape[2] // k.shape[2]
@@ -215,7 +216,7 @@ def _lengths(
         return share / (of_k[b, h // int(shared), t] + 1e-6)
 
     # The state takes up k (v_t / |k| - beta / |k|^2 k . S), which is that of the unit key; no k is written again, or rounded twice.
-    return {"q_mod": of_own_heads(q_mod), "v_mod": v_mod, "erase_mod": erase_mod}
+    return {"q_mod": q_mod, "v_mod": v_mod, "erase_mod": erase_mod}
 
 
 def _run(

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import Any
 
 import torch
@@ -35,7 +36,8 @@ _ELEMENT, _DECAY = Parameter("x", "float"), Parameter("g", "float")
 _CUSTOM = Parameter("custom_io", "int")
 _DECAY_PARAMETERS = (_DECAY, *_POSITION, _CHANNEL)
 _MODS = (("query", "q_mod"), ("key", "k_mod"), ("value", "v_mod"))
-_OWN_HEADS = "attn_own_heads"
+_OWN_HEADS: dict[int, CodeType] = {}
+"""The code of functions that `of_own_heads` marks, by identity: an attribute of a function would be looked at in every call."""
 INPUTS = ("decay", "initial_state", "cu_seqlens", "erase", "erase_key", "removed_key")
 """What a linear attention may have besides q, k and v, in the order of its arguments."""
 
@@ -111,7 +113,7 @@ def trace_linear(definition: LinearDefinition, inputs: Inputs, device: Any = Non
         pieces.append(_erase_piece(state, definition, given, rebind))
     read = used_captures(pieces, state.captures, state.specialised)
     captures = unique([*given.values(), *(captured for captured in read if captured.source[0] != "input")])
-    own = ("q",) if getattr(definition.q_mod, _OWN_HEADS, False) else ()
+    own = ("q",) if id(getattr(definition.q_mod, "__code__", None)) in _OWN_HEADS else ()
     text, located = _emit(definition, inputs, pieces, captures, state, channels)
     return Traced(
         text,
@@ -147,8 +149,9 @@ def _inputs(definition: LinearDefinition, score: str, channels: bool, element: s
 
 
 def of_own_heads(q_mod: Function) -> Function:
-    """Marks a `q_mod` whose h is the head of q, not that of o: where heads share a q, nothing is repeated for it."""
-    setattr(q_mod, _OWN_HEADS, True)
+    """Marks a `q_mod`, and all functions of its code: h is the head of q, not that of o, and where heads share a q, nothing is repeated."""
+    code = q_mod.__code__
+    _OWN_HEADS[id(code)] = code
     return q_mod
 
 
