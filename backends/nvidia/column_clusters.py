@@ -5,14 +5,17 @@ these scores what the others have, through shared memory of each other, and sums
 keys is loaded once for 128 rows, as in heads of up to 256 columns.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
+from attn_mlir.backends.fields import Fields, tuned_name
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.thresholds import Provenance
+from attn_mlir.backends.nvidia.tuning.choices import CLUSTER, EVERY
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
@@ -21,8 +24,8 @@ from attn_mlir.registry import registry
 
 LEAST: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 447
 """Columns of v above which two thread blocks share them. From 448 on that is 1.12 to 1.36 times as fast as slices; 320 were slower."""
-CLUSTER = "cluster"
-"""In choices: how many thread blocks share the columns; 1: none do."""
+MOST = 4
+"""Thread blocks of a cluster, at most: of so many the exchange was tested."""
 _ROWS = 128
 _STEP, _ATOM = 16, 64
 """Columns of a step of a product; of a swizzle atom, which is stored as a whole."""
@@ -47,12 +50,20 @@ class ColumnCluster:
     keys: int
 
 
+def asked(function: ir.Operation, tuned: Mapping[str, Fields]) -> int | str | None:
+    """How many thread blocks a function's choices ask for, or those that a module keeps for it; None where nothing is said."""
+    known = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {}), **attributes.read(function, attributes.CHOICES)}
+    return known.get(CLUSTER)
+
+
 def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster | None:
     """How a cluster shares the columns of an attention; None where slices of v are seen one after another."""
     choices = attributes.read(function, attributes.CHOICES)
     if choices.get("arch", HOPPER.arch) != HOPPER.arch or choices.get("emitter", "hopper") != "hopper" or choices.get(CLUSTER) == 1:
         return None
     if CLUSTER not in choices and ("block_q" in choices or "block_kv" in choices):  # whoever chose blocks did so for slices
+        return None
+    if choices.get("block_q", _ROWS) != _ROWS:
         return None
     head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
     if value <= MAX_COLUMNS or head % 8 or value % 8 or not _is_plain(attention):

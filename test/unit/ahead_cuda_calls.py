@@ -78,6 +78,22 @@ class _Recorded(FakeCuda):
         return made
 
 
+def know(attention: Any, spec: Any, name: str) -> None:
+    """Tells the fake what parameters the kernels of a forward pass have, whatever other kernels of the same name have."""
+    request, _ = requests_of(attention, spec, None, name, backward=False, wrt=None, deterministic=False)
+    with fake_gpu():
+        _tell_sizes(_sizes(driver.compile_program(request.text, "attention")))
+
+
+def _sizes(program: Any) -> dict[str, list[int]]:
+    return {unit.code.entry: [_size(p) for p in unit.code.parameters] for unit in program.units.values()}
+
+
+def _tell_sizes(found: dict[str, list[int]]) -> None:
+    for entry, sizes in found.items():
+        fake().fake_layout(entry.encode(), len(sizes), (ctypes.c_int * len(sizes))(*sizes))
+
+
 def _size(parameter: Any) -> int:
     if parameter.kind in ("descriptor", "window"):
         return 128
@@ -141,7 +157,7 @@ def both(
                 program = program.compile_longer(program._longer)  # type: ignore[misc]
             program._binaries = dict.fromkeys(program.units, BINARY)
             parameters = {unit.code.entry: unit.code.parameters for unit in program.units.values()}
-            recorded.sizes = {entry: [_size(p) for p in each] for entry, each in parameters.items()}
+            recorded.sizes = _sizes(program)
             recorded.launches, recorded.maps = [], []
             launch._MAPS.clear()
             program._calls.clear()
@@ -170,8 +186,7 @@ def both(
                 for each in recorded.launches
             ]
             made[function] = ([], expected[function])
-            for entry, sizes in recorded.sizes.items():
-                fake().fake_layout(entry.encode(), len(sizes), (ctypes.c_int * len(sizes))(*sizes))
+            _tell_sizes(recorded.sizes)
             log()
             mine = _by_library(OnCuda(library, name), function, request, inputs, found if function != "backward" else None, given)
             made[function] = (

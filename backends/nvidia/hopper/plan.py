@@ -74,7 +74,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         fields["lazy_rescale"] = able["lazy_rescale"]
     if not narrow and flow == "flat" and _shares(kernel):
         flow = thresholds.SHARED_RECIPROCALS
-    if "cluster" in choices:
+    shared = int(choices.get("cluster", 1)) > 1
+    if shared:
         fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0}
         if not looks:
             fields |= dict(zip(("consumer_registers", "producer_registers"), thresholds.CLUSTER_REGISTERS, strict=True))
@@ -85,7 +86,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
-    if "cluster" in choices:
+    if shared:
+        if fields["order"] == "dynamic" or choices.get("flow", "each") != "each":  # each thread block would draw tiles of its own
+            raise UnsupportedError("hopper: thread blocks share columns in the loop inside each program (flow = 'each'), in a fixed order")
         return _fitting(kernel, fields, {**choices, "flow": "each"}, True, thresholds.USUAL_STAGES, keys, target)
     flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
     usual, stale = thresholds.NARROW_STAGES

@@ -18,6 +18,8 @@ from attn_mlir.mlir import ir
 TUNED = "nvidia.tuned"
 EVERY = "every kernel"
 """The name under which choices for all kernels stand; those for one come first (see `tuned_name`)."""
+CLUSTER = "cluster"
+"""In choices: how many thread blocks share the columns; 1: none do. Only functions that `nvidia-slice-values` has narrowed keep it."""
 
 
 def with_choices(text: str, choices: Mapping[str, Fields]) -> str:
@@ -36,7 +38,8 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     `length` among them asks for what is best for so many keys; `longer` tells from how many keys on other choices would be better.
     """
     own = attributes.read(function, attributes.CHOICES)
-    known = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {}), **own}
+    kept = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {})}
+    known = {**{name: value for name, value in kept.items() if name != CLUSTER}, **own}
     if "block_q" in known and "block_kv" in known:
         return known
     if is_synchronous(known):
