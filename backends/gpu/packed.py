@@ -14,6 +14,7 @@ import torch
 from attn_mlir.backends.host import KernelGrid
 from attn_mlir.backends.memory import OutputMemory
 from attn_mlir.backends.work import kept_work, leaves_rows
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.passes.tiling.work import COLUMNS
 
 
@@ -135,9 +136,12 @@ def items_of(
     The sequences with the largest lengths of the other side, `others`, come first, and of each its last blocks, or, with `first`, its
     first ones: those that see most under a causal mask. The list has as many items as there may be, and one more row with how many
     there are. Items past these have no rows; their sequence is one of the list. With `semaphores`, slots are the first of these blocks of
-    each sequence; one that has none left has no items, so that no two sequences wait for the same counter.
+    each sequence; one that has none left has no items, so that no two sequences wait for the same counter. Raises UnsupportedError without
+    sequences.
     """
     count, device = len(own), own.device
+    if not count:
+        raise UnsupportedError("kernels on packed sequences need one at least: offsets [0, 0] are those of one without rows")
     blocks = (own + (block - 1)) // block
     slots = torch.zeros_like(own)
     if semaphores is not None and others is not None:
