@@ -10,7 +10,6 @@ from math import inf
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
-
 _NONE = -1
 
 
