@@ -1,6 +1,6 @@
 """Gradients of q in heads of more than 128 columns on Hopper, a kernel over rows of its own: who makes it, and that gradients are right."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -61,32 +61,26 @@ def test_kernels(form: Definition, inputs: Inputs, wrt: str, arch: str, wanted: 
     assert kernels(form, inputs, list(wrt), arch) == wanted
 
 
-Options = Callable[[list[torch.Tensor]], dict[str, Any]]
-CASES: dict[str, tuple[Options, list[tuple[int, ...]]]] = {
-    "causal": (lambda _: {"mask_mod": masks.causal()}, []),
-    "bottom right": (lambda _: {"mask_mod": masks.causal("bottom_right")}, []),  # the first queries are fully masked
-    "bias": (lambda x: {"score_mod": lambda s, b, h, i, j: s + x[0][h, i, j]}, [(4, 70, 40)]),
-    "table": (lambda x: {"score_mod": lambda s, b, h, i, j: s + x[0][h, i - j + 39]}, [(4, 110)]),
-    "sigmoid": (lambda _: {"row": rows.sigmoid}, []),
-    "lse": (lambda _: {"return_lse": True}, []),
-    "dropout": (lambda _: {"dropout_p": 0.3, "dropout_seed": (5, 3)}, []),
-    "function of q": (lambda _: {"query_mod": lambda x, b, h, i, d: x * _PLACES[i % 64]}, []),
-    "function of k": (lambda _: {"key_mod": lambda x, b, h, i, d: x * _PLACES[i % 64]}, []),
+CASES: dict[str, dict[str, Any]] = {
+    "causal": {"mask_mod": masks.causal()},
+    "bottom right": {"mask_mod": masks.causal("bottom_right")},  # the first queries are fully masked
+    "alibi": {"score_mod": lambda s, b, h, i, j: s - _PLACES[h] * abs(i - j)},
+    "sigmoid": {"row": rows.sigmoid},
+    "lse": {"return_lse": True},
+    "dropout": {"dropout_p": 0.3, "dropout_seed": (5, 3)},
+    "function of q": {"query_mod": lambda x, b, h, i, d: x * _PLACES[i % 64]},
 }
 
 
-@pytest.mark.parametrize("columns", [(192, 128), (256, 256)])
-@pytest.mark.parametrize("name", list(CASES))
+@pytest.mark.parametrize(("name", "columns"), [*((name, (192, 128)) for name in CASES), ("causal", (256, 256))])
 def test_gradients(name: str, columns: tuple[int, int]) -> None:
     """Beside float64: grouped heads, lengths that are no multiples of blocks, more queries than keys."""
-    options, shapes = CASES[name]
-    given = [torch.randn(1, 4, 70, columns[0]), *(torch.randn(1, 2, 40, n) for n in columns)]
-    given = [x.half() for x in given] + [torch.randn(shape) for shape in shapes]
+    given = [x.half() for x in (torch.randn(1, 4, 70, columns[0]), *(torch.randn(1, 2, 40, n) for n in columns))]
     weights = torch.randn(1, 4, 70, columns[1]).half()
 
     def results(device: str | None) -> list[torch.Tensor]:
         leaves = [(x if device else x.double()).clone().requires_grad_() for x in given]
-        made = attention(*leaves[:3], device=device or "cpu", **options(leaves[3:]))
+        made = attention(*leaves, device=device or "cpu", **CASES[name])
         o, *lse = made if isinstance(made, tuple) else (made,)
         loss = (o * weights.to(o.dtype)).sum().double() + sum(x.double().square().sum() for x in lse)
         return [*torch.autograd.grad(loss, leaves)]
