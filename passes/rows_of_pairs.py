@@ -18,7 +18,7 @@ class RowsOfPairs(Pass):
     dq_i = sum_j ds_ij k_j is an attention whose row is the weight itself, of one more product: `attn.score` makes the weight of the
     products, q k^T and do v^T, and `attn.row` is the identity. So each query's sums have one writer, and one order. The result has the
     type of what is summed. Pairs whose keys lie in no pages stay, with `all` only those with other consumers; of keys in pages these are an
-    error. `wider`: also those whose sum has more columns than that, 0 for none.
+    error. `wider`: also those whose sum has more columns than that, 0 for none. Both leave what an attention cannot be (`may_be_rows`).
     """
 
     name = "attn-rows-of-pairs"
@@ -32,7 +32,7 @@ class RowsOfPairs(Pass):
         """Whether keys lie in pages, or a sum over keys is to be an attention."""
         if pages_of(pairs) is not None:
             return True
-        return _is_sum_over_keys(pairs) and (self.all or self._is_wide(pairs))
+        return _is_sum_over_keys(pairs) and (self.all or self._is_wide(pairs)) and may_be_rows(pairs)
 
     def _is_wide(self, pairs: ir.Operation) -> bool:
         """Whether what is summed has more columns than `wider`."""
@@ -103,6 +103,17 @@ def _retype(attention: ir.Operation) -> None:
     results = [operand.type for operand in list(function.regions[0].blocks[0].operations)[-1].operation.operands]
     type_ = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(type_.inputs, results))
+
+
+def may_be_rows(pairs: ir.Operation) -> bool:
+    """Whether sums over keys of pairs can be an attention of the same results.
+
+    Lists of keys are made for kernels over keys. A sum that other ops read, as the gradient of a function of q does, is not rounded before.
+    """
+    if piece(pairs, "attn.key_lists") is not None:
+        return False
+    sums = [use.owner.operation for use in pairs.results[0].uses if use.owner.operation.name == "attn.query_sum"]
+    return all(use.owner.operation.name == "func.return" for op in sums for use in op.results[0].uses)
 
 
 def _is_sum_over_keys(pairs: ir.Operation) -> bool:

@@ -1,6 +1,7 @@
 """The pipelines of the NVIDIA backend as text."""
 
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.target import HOPPER
 
 TILED = (
     "attn-simplify,gpu-materialize-pairs,nvidia-materialize-rows,nvidia-slice-values,attn-resolve-masks,attn-online-rewrite,attn-fit-range,attn-chunk-rewrite{channel-chunk=32},attn-guard-empty-rows,nvidia-choose-blocks,nvidia-numerics,"
@@ -68,7 +69,8 @@ WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose
 
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
-    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}attn-rows-of-pairs{{wider={thresholds.WHOLE_COLUMNS}}},"
+    wider = thresholds.WHOLE_COLUMNS if arch == HOPPER.arch else 0
+    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}attn-rows-of-pairs{{wider={wider}}},"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true join-rows=true join-heads=true}}"
 
 

@@ -57,19 +57,19 @@ def sees_all_queries(kernel: PairsKernel) -> bool:
         return False
     inner = any(op != loop for loop in loops for op in find_all(loop, "scf.if", "scf.for"))
     whole = all(_number(loop.operands[2]) == kernel.queries and _is_multiple(loop.operands[0], kernel.queries) for loop in loops)
-    if inner or not whole or not all(_follows(before.operands[1], after.operands[0]) for before, after in pairwise(loops)):
-        return False
     key, last = kernel.key_loop.regions[0].blocks[0].arguments[0], loops[-1].operands[1]
+    if inner or not whole or not all(_follows(before.operands[1], after.operands[0], last) for before, after in pairwise(loops)):
+        return False
     size = maker(last, "memref.dim")
     return size is not None and _number(size.operands[1]) == 2 and not depends(last, key) and _begins_at_zero(loops[0].operands[0], key)
 
 
-def _follows(end: ir.Value, begin: ir.Value) -> bool:
-    """Whether a loop that begins at `begin` leaves out nothing after one that ends at `end`."""
+def _follows(end: ir.Value, begin: ir.Value, last: ir.Value) -> bool:
+    """Whether a loop that begins at `begin` leaves out nothing after one that ends at `end`, of queries up to `last`."""
     if end == begin:
         return True
     op = maker(end, "arith.minsi")
-    return op is not None and begin in list(op.operands)
+    return op is not None and begin in list(op.operands) and all(value in (begin, last) for value in op.operands)
 
 
 def _is_multiple(value: ir.Value, queries: int) -> bool:

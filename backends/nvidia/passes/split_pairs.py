@@ -9,6 +9,7 @@ from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all
+from attn_mlir.passes.rows_of_pairs import may_be_rows
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class SplitPairs(Pass):
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
     or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. A single sum over keys, as dq, gets pairs of its own, of which
     `attn-rows-of-pairs` makes an attention, on Hopper where it has more than 128 columns: additions to memory would take longer than the
-    two products that are computed again. `queries`: at any width.
+    two products that are computed again. `queries`: at any width. Not so with lists of keys, nor where other ops read the sum.
     """
 
     name = "nvidia-split-pairs"
@@ -35,7 +36,7 @@ class SplitPairs(Pass):
         for pairs in find_all(module, "attn.pairs"):
             if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
-                if self.queries or (self.arch == HOPPER.arch and _is_wide(pairs)):
+                if (self.queries or (self.arch == HOPPER.arch and _is_wide(pairs))) and may_be_rows(pairs):
                     _split_queries(pairs)
         return True
 

@@ -10,6 +10,8 @@ from math import inf
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
+_NONE = -1
+
 
 @dataclass(frozen=True)
 class TunedChoice:
@@ -17,7 +19,7 @@ class TunedChoice:
 
     `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
     from so many keys on. `sums`: at most so many sums that stay in registers, as those of several outputs do. `spread`: the widest sum that
-    is added to memory has so many columns, or there is none; 0: of any width.
+    is added to memory has so many columns, or there is none; 0: of any width; `_NONE`: there is none.
     """
 
     grid: str
@@ -42,7 +44,7 @@ class TunedChoice:
             and self.masked in (None, facts.masked)
             and facts.instructions <= self.instructions
             and len(facts.sums) <= self.sums
-            and (not self.spread or max(facts.spread, default=self.spread) == self.spread)
+            and (not self.spread or max(facts.spread, default=_NONE) in (self.spread, _NONE))
         )
 
 
@@ -67,8 +69,10 @@ TABLE = (
     TunedChoice("pairs", 2, 128, None, {"block_q": 128, "block_kv": 64}),
     # One sum over queries (`nvidia-split-pairs`): two stages of q and do beside the keys' two tiles.
     TunedChoice("pairs", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
-    TunedChoice("pairs", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=192),
-    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1, spread=256),
+    TunedChoice("pairs", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=_NONE),
+    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1, spread=_NONE),
+    # The same with a sum that is added, where that is no kernel of its own; two warpgroups share its columns in whole swizzle atoms.
+    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     TunedChoice("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),
 )
 """The first that fits counts."""
