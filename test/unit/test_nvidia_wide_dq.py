@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 import torch
 
-import attn_mlir
 from attn_mlir import attention, masks, rows
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scheduled import scheduled
@@ -79,8 +78,8 @@ def test_gradients(name: str, columns: tuple[int, int]) -> None:
     weights = torch.randn(1, 4, 70, columns[1]).half()
 
     def results(device: str | None) -> list[torch.Tensor]:
-        leaves = [(x if device else x.double()).clone().requires_grad_() for x in given]
-        made = attention(*leaves, device=device or "cpu", **CASES[name])
+        q, k, v = leaves = [(x if device else x.double()).clone().requires_grad_() for x in given]
+        made = attention(q, k, v, device=device or "cpu", **CASES[name])
         o, *lse = made if isinstance(made, tuple) else (made,)
         loss = (o * weights.to(o.dtype)).sum().double() + sum(x.double().square().sum() for x in lse)
         return [*torch.autograd.grad(loss, leaves)]
@@ -93,8 +92,8 @@ def test_gradients_of_q_alone_are_those_of_all() -> None:
     q, k, v = (torch.randn(1, 2, 65, 192).half() for _ in range(3))
 
     def gradient(*names: str) -> torch.Tensor:
-        leaves = {name: x.clone().requires_grad_(name in names) for name, x in zip("qkv", (q, k, v), strict=True)}
-        o = attn_mlir.attention(*leaves.values(), mask_mod=masks.causal(), device=DEVICE)
+        leaves = {name: x.clone().requires_grad_(name in names) for name, x in (("q", q), ("k", k), ("v", v))}
+        o = attention(leaves["q"], leaves["k"], leaves["v"], mask_mod=masks.causal(), device=DEVICE)
         return torch.autograd.grad(o.sum(), [leaves[name] for name in names])[0]
 
     assert torch.equal(gradient("q"), gradient("q", "k", "v"))
