@@ -25,7 +25,7 @@ from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.scans import TILELANG
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.lowering import available
-from attn_mlir.backends.nvidia.unaligned_windows import UNALIGNED, copies_windows
+from attn_mlir.backends.nvidia.unaligned_windows import UNALIGNED
 from attn_mlir.backends.nvidia.warp.synchronous import SHARED
 from attn_mlir.backends.program import OUTLINE, function_named, reported
 from attn_mlir.dialects import loaded
@@ -142,12 +142,6 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
         called = [step for step in host.steps if step.kernel]
         tilelang.emit_ahead([function_named(module, step.kernel) for step in called])
         return host, read_units(module, host, codegen.emit)
-
-
-def lower_for_any_strides(source: str, name: str, prepare: str, choices: attributes.Fields) -> tuple[Host, dict[str, GpuKernel]]:
-    """As `_lower`, of a program that is compiled once for tensors of any strides, as those of libraries are."""
-    host, units = _lower(source, name, prepare, choices)
-    return _lower(source, name, prepare, {**choices, UNALIGNED: 1}) if copies_windows(units.values()) else (host, units)
 
 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:

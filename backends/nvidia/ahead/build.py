@@ -34,7 +34,7 @@ def _chip(target: str) -> Chip:
     return Chip(
         arch=target,
         maker="NVIDIA",
-        lower=driver.lower_for_any_strides,
+        lower=driver._lower,
         compile=compile_all,
         outline=pipeline.outline(target),
         residual=False,
