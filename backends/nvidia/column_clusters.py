@@ -7,14 +7,13 @@ keys is loaded once for 128 rows, as in heads of up to 256 columns.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated
 
 from attn_mlir.backends.fields import Fields, tuned_name
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.target import HOPPER
-from attn_mlir.backends.nvidia.thresholds import Provenance
 from attn_mlir.backends.nvidia.tuning.choices import CLUSTER, EVERY
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
@@ -22,8 +21,6 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, pieces
 from attn_mlir.registry import registry
 
-LEAST: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 447
-"""Columns of v above which two thread blocks share them. From 448 on that is 1.12 to 1.36 times as fast as slices; 320 were slower."""
 MOST = 4
 """Thread blocks of a cluster, at most: of so many the exchange was tested."""
 _ROWS = 128
@@ -78,7 +75,7 @@ def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster
 
 def pays(head: int, value: int) -> bool:
     """Whether a cluster is faster than slices, for so many columns of q and of v."""
-    return LEAST < value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
+    return thresholds.SHARED_COLUMNS <= value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
 
 
 def _is_plain(attention: ir.Operation) -> bool:

@@ -28,6 +28,8 @@ Registers = dict[int, tuple[int, int]]
 ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fdd07491")] = {
     1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
 }  # fmt: skip
+SHARED_COLUMNS: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 448
+"""Columns of v from which on two thread blocks share them: 1.12 to 1.36 times as fast as slices; 320 were slower."""
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
     **ROW_REGISTERS, 2: (224, 56), 3: (152, 56),
@@ -104,7 +106,6 @@ spills two registers in the last step, which has fewer queries and comes once a 
 HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H200", "docs/notes/backward-sums.md")] = {(True, 64): 1}
 """Of these, steps of 16 columns of keys and of values that they hold in registers, which is what ptxas has left: with half as many more it
 serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
-_CLAIMED = Provenance("2026-11-28", "H100", "docs/notes/backward-claims.md")
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
@@ -316,8 +317,6 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05. Left out: all keys of 64 columns
 (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
-WARP_CLAIMS: Annotated[dict[tuple[str | int, ...], int], _CLAIMED] = {}
-"""Of these, up to how many queries the first thread block at a block of them stores sums over keys: none, 0.88 to 1.06 at 64 columns."""
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
 _FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
 _MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"

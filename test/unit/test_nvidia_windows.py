@@ -9,6 +9,7 @@ import torch
 from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, masks
 from attn_mlir.backends.gpu import outputs
+from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.compiled_kernels import describe
 from attn_mlir.backends.program import OUTLINE, prepare_derivative
@@ -110,6 +111,18 @@ def test_who_reads_element_by_element_says_why() -> None:
     assert "windows " not in said.replace("their windows", ""), said
 
 
+def pairs_of(kind: str, element: str, head: int, masked: bool) -> GpuKernel:
+    """The kernel over pairs of a backward pass with a captured tensor that requires a gradient."""
+    shape, score = KINDS[kind]
+    tensor = torch.randn(shape(8, 8))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=masks.causal() if masked else None)
+    call.__dict__.update(_last=Inputs(element, head, head), _form=None)
+    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
+    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
+    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    return unit
+
+
 @needs_host_clang
 @pytest.mark.parametrize("kind", ["table", "clamped", "buckets"])
 @pytest.mark.parametrize(("head", "masked"), [(64, False), (64, True), (128, False), (128, True)])
@@ -118,13 +131,7 @@ def test_gradients_of_tables_add_diagonals(kind: str, head: int, masked: bool) -
 
     Under a causal mask as well, in all three loops: of diagonals of which it leaves nothing, no place is computed.
     """
-    shape, score = KINDS[kind]
-    tensor = torch.randn(shape(8, 8))
-    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=masks.causal() if masked else None)
-    call.__dict__.update(_last=Inputs("bf16", head, head), _form=None)
-    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
-    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
-    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    unit = pairs_of(kind, "bf16", head, masked)
     assert unit.schedule["emitter"] == "hopper" and unit.schedule["windows"] == 2
     source = unit.code.source
     assert source.count("attn::add_places(") == source.count("attn::holds_for_all(") == source.count("attn::band_sums<") == 2 + masked
@@ -138,13 +145,7 @@ def test_gradients_of_tables_add_diagonals(kind: str, head: int, masked: bool) -
 @pytest.mark.parametrize(("head", "masked"), [(64, False), (64, True), (128, False), (128, True)])
 def test_gradients_of_numbers_of_queries_are_summed_over_keys(head: int, masked: bool) -> None:
     """One addition for each query and warp, of elements that are added up where they are made: steps have 64 queries."""
-    shape, score = KINDS["queries"]
-    tensor = torch.randn(shape(8, 8))
-    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=masks.causal() if masked else None)
-    call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
-    form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
-    _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
-    (unit,) = [unit for name, unit in units.items() if name.endswith("pairs")]
+    unit = pairs_of("queries", "f16", head, masked)
     source = unit.code.source
     assert unit.schedule["emitter"] == "hopper" and "float of_keys[16];" in source
     assert source.count("attn::add_global(&") == source.count("attn::sum_of_lanes(of_keys") > 0

@@ -20,12 +20,9 @@ def without_claims(unit: GpuKernel) -> GpuKernel:
     return dataclasses.replace(unit, schedule=left)
 
 
-def claimed(kernel: ir.Operation, most: int = 1) -> Fields:
-    """What the schedule says of it: a counter for each block of queries. Empty where one may be seen by no keys, or nobody wants it.
-
-    `most`: of how many queries of a head at most, where nothing else is asked for; 1: of any number.
-    """
-    claims = int(attributes.read(kernel, CHOICES).get(FIELD, most))
+def claimed(kernel: ir.Operation) -> Fields:
+    """What the schedule says of it: a counter for each block of queries. Empty where one may be seen by no keys, or somebody chose 0."""
+    claims = int(attributes.read(kernel, CHOICES).get(FIELD, 1))
     if not claims:
         return {}
     try:

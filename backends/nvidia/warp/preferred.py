@@ -10,7 +10,6 @@ from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
-from attn_mlir.backends.nvidia.warp.claimed import claimed
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -79,13 +78,11 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     if key in thresholds.WARP_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
-    for more in (claimed(kernel, thresholds.WARP_CLAIMS[key]), {}) if key in thresholds.WARP_CLAIMS else ({},):
-        try:
-            print_ahead(kernel, made | more)
-        except (Refused, UnsupportedError):
-            continue
-        return made | more
-    return fields
+    try:
+        print_ahead(kernel, made)
+    except (Refused, UnsupportedError):
+        return fields
+    return made
 
 
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:

@@ -1,7 +1,9 @@
 """Rules of barriers, which pass on what warps have seen, and of the order of additions."""
 
+import numpy as np
+
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
-from attn_mlir.reference.warp.clocks import Barrier, Clocks, join
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, join
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -26,6 +28,26 @@ def stage_of(inst: Inst, stages: list[Barrier], stage: int) -> Barrier:
     if not 0 <= stage < len(stages):
         raise Fault("no such stage", inst.location, f"takes the barrier of stage {stage} of {len(stages)}")
     return stages[stage]
+
+
+def land_by_halves(machine: Machine, inst: Inst, slot: Barrier, access: Access, copied: tuple[np.ndarray, np.ndarray]) -> None:
+    """What half of the lanes copy, every second number or row, lands on its own, at any time from now on; each of them arrives then.
+
+    `copied`: where it lands, which is unknown until then, and what.
+    """
+    (to, landed), left = copied, [2]
+    to[:] = np.nan
+
+    def land(first: int) -> None:
+        to[first::2] = landed[first::2]
+        left[0] -= 1
+        access.epoch = None if left[0] else 1
+        clock = {} if left[0] else {access.key: 1}
+        slot.arrive(Clocks(clock, dict(clock)), machine.lanes // 2)
+        if slot.missing < 0:
+            raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
+
+    machine.events += [lambda: land(0), lambda: land(1)]
 
 
 def _arrive(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier], stage: int) -> Steps:

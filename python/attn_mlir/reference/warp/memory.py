@@ -8,7 +8,7 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.dialects.warp.layouts import column_at
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
-from attn_mlir.reference.warp.barriers import stage_of
+from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
 from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
@@ -274,7 +274,7 @@ def _copy_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
 
 
 def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
-    """What half of the lanes copy lands on its own, at any time from now on; each of them arrives then."""
+    """Copies by lanes."""
     source, batch, head, row, target, barrier, stage = operands
     yield
     _place(inst, source, batch, head)
@@ -289,19 +289,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
     landed[skipped : skipped + len(found)] = found
     if inst.name == "warp.copy_rows_scaled":
         landed = np.minimum(np.float32(inst.attributes["factor"]) * landed.astype(np.float32), np.float32(inst.attributes["most"]))
-    target.array[stage] = np.nan
-    left = [2]
-
-    def land(first: int) -> None:
-        target.array[stage, first::2] = landed[first::2]
-        left[0] -= 1
-        access.epoch = None if left[0] else 1
-        clock = {} if left[0] else {access.key: 1}
-        slot.arrive(Clocks(clock, dict(clock)), machine.lanes // 2)
-        if slot.missing < 0:
-            raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
-
-    machine.events += [lambda: land(0), lambda: land(1)]
+    land_by_halves(machine, inst, slot, access, (target.array[stage], landed))
 
 
 def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.reference.warp import memory
-from attn_mlir.reference.warp.barriers import stage_of
-from attn_mlir.reference.warp.clocks import Access, Clocks
+from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
+from attn_mlir.reference.warp.clocks import Access
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -14,7 +14,7 @@ from attn_mlir.reference.warp.units import Steps, Tensor, View, Warpgroup
 
 
 def _copy_window_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, *operands: Any) -> Steps:
-    """What half of the lanes copy, every second row, lands on its own, at any time from now on; each of them arrives then."""
+    """A copy of a window by lanes."""
     *places, view, barrier, stage = operands
     yield
     slot, access, others = (
@@ -24,19 +24,7 @@ def _copy_window_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Te
     )
     warp = others[stage % len(others)]
     machine.accesses.write(view.cells(), warp, access)
-    landed, left = _window(inst, source, places, view.array.shape), [2]
-    view.array[:] = np.nan
-
-    def land(first: int) -> None:
-        view.array[first::2] = landed[first::2]
-        left[0] -= 1
-        access.epoch = None if left[0] else 1
-        clock = {} if left[0] else {access.key: 1}
-        slot.arrive(Clocks(clock, dict(clock)), machine.lanes // 2)
-        if slot.missing < 0:
-            raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
-
-    machine.events += [lambda: land(0), lambda: land(1)]
+    land_by_halves(machine, inst, slot, access, (view.array, _window(inst, source, places, view.array.shape)))
 
 
 def _window(inst: Inst, source: Tensor, places: list[int], shape: tuple[int, int]) -> np.ndarray:
