@@ -4,7 +4,6 @@
 #include "context.h"
 #include <cmath>
 #include <algorithm>
-#include <vector>
 using std::max;
 using std::min;
 
@@ -97,11 +96,10 @@ static void body() {
   leave();
 }
 // Threads run in ascending or descending order: what a missing barrier leaves to chance differs.
-static void run_block(bool descending) {
-  static std::vector<char> stacks((size_t)kThreads << 17);
+static void run_block(char *stacks, bool descending) {
   arrived = 0;
   for (int i = 0; i < kThreads; ++i) {
-    fibers[i].prepare(stacks.data() + ((size_t)i << 17), 1 << 17, body);
+    fibers[i].prepare(stacks + ((size_t)i << 17), 1 << 17, body);
     done[i] = false;
   }
   for (bool left = true; left;) {

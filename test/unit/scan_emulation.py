@@ -1,9 +1,12 @@
 """Chunk scans of the emitter "scans", and plain kernels, on a CPU: their CUDA, compiled for the host, beside the evaluator's results."""
 
+import atexit
 import ctypes
+import functools
 import re
 import subprocess
 import tempfile
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,11 +20,11 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.device_helpers import text_of as helper
 from attn_mlir.backends.nvidia.scans import HELPERS, OF_WARPGROUPS
 
-_SHIM = Path(__file__).with_name("scan_emulation.h").read_text()
+_SHIM = Path(__file__).with_name("scan_emulation.h")
 _FIBERS = Path(build.__file__).parent
 _TYPES = {"int": ctypes.c_int, "long long": ctypes.c_longlong, "float": ctypes.c_float, "double": ctypes.c_double}
 _MAIN = """
-extern "C" void launch(int descending, int blocks, int heads, int sequences{declared}) {{
+extern "C" void launch(char *stacks, int descending, int blocks, int heads, int sequences{declared}) {{
   static struct {{ {members} }} given;
   given = {{ {names} }};
   kernel = [] {{ {entry}({passed}); }};
@@ -29,7 +32,7 @@ extern "C" void launch(int descending, int blocks, int heads, int sequences{decl
     for (blockIdx.y = 0; blockIdx.y < heads; ++blockIdx.y)
       for (blockIdx.x = 0; blockIdx.x < blocks; ++blockIdx.x) {{
         memset(memory, 255, sizeof memory);
-        run_block(descending);
+        run_block(stacks, descending);
       }}
 }}
 """
@@ -48,6 +51,29 @@ class _Map(ctypes.Structure):
     _fields_ = [
         ("data", ctypes.c_void_p), ("strides", ctypes.c_longlong * 3), *((name, ctypes.c_int) for name in ("length", "columns", "rows"))
     ]  # fmt: skip
+
+
+_LOCK = threading.Lock()
+
+
+@functools.cache
+def _stacks() -> np.ndarray[Any, Any]:
+    """Of the fibers, for all libraries: each would keep 32 MB of its own to the end. Pages that no fiber uses take no memory."""
+    return np.empty(1024 << 17, np.uint8)
+
+
+def _command(warps: int) -> list[str]:
+    return [find_host_clang(), "-std=c++17", "-O1", "-mf16c", "-Wno-everything", f"-I{_FIBERS}", f"-DWARPS={warps}", "-fPIC"]
+
+
+@functools.cache
+def _header(warps: int) -> Path:
+    """The header, compiled ahead, which takes half of the time of a kernel. Its folder goes when the process ends."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    made = Path(folder.name) / "scan_emulation.pch"
+    subprocess.run([*_command(warps), "-x", "c++-header", _SHIM, "-o", made], check=True)
+    return made
 
 
 class HostScan:
@@ -70,25 +96,11 @@ class HostScan:
             declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),
             entry=code.entry, passed=", ".join(f"given.{name}" for name in names),
         )  # fmt: skip
+        header = _header(code.threads // 32)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "scan.so"
-            command = [
-                find_host_clang(),
-                "-x",
-                "c++",
-                "-std=c++17",
-                "-O1",
-                "-mf16c",
-                "-Wno-everything",
-                f"-I{_FIBERS}",
-                f"-DWARPS={code.threads // 32}",
-                "-shared",
-                "-fPIC",
-                "-",
-                "-o",
-                path,
-            ]
-            made = subprocess.run(command, input=_SHIM + source + main, text=True, capture_output=True)
+            command = [*_command(code.threads // 32), "-x", "c++", "-include-pch", header, "-shared", "-", "-o", path]
+            made = subprocess.run(command, input=source + main, text=True, capture_output=True)
             assert made.returncode == 0, made.stderr[:4000]
             self._library = ctypes.CDLL(str(path))
 
@@ -108,7 +120,8 @@ class HostScan:
                     given.append(_Map(x.data_ptr(), (ctypes.c_longlong * 3)(*x.stride()[:3]), x.shape[2], columns, rows))
                 case _:
                     given.append(_TYPES[parameter.type](x))
-        self._library.launch(int(descending), *grid, *given)
+        with _LOCK:
+            self._library.launch(_stacks().ctypes.data_as(ctypes.c_void_p), int(descending), *grid, *given)
 
 
 def as_array(x: Any) -> Any:
