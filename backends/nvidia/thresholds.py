@@ -352,17 +352,22 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = 2
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
-SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {
-    2: (232, 40)
+SCAN_GROUP_REGISTERS: Annotated[
+    dict[tuple[int, int], tuple[int, int]], Provenance("2026-11-28", "ptxas", "docs/notes/delta-segments.md")
+] = {
+    (1, 2): (232, 40),
+    (2, 1): (240, 128),
 }
-"""Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = {
-    "whole": 2.6,
-    "segments": 11.9,
-    "state": 3.4,
-    "launches": 10.0,
+"""Registers of a thread that multiplies and of one that helps, by warpgroups that help and that multiply, where a launch gives too few."""
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-segments.md")] = {
+    "whole": 2.1,
+    "segments": 7.9,
+    "round": 25.0,
+    "state": 3.1,
+    "launches": 3.0,
 }
-"""Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of a state between these; of other launches."""
+"""Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of what these three take before and after their chunks,
+for each round of programs; of a state between segments; of other launches."""
 DELTA_KEYS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = (64, 128)
 """Columns of k of scans whose segments have programs of two warpgroups, as those of these times; the times are those of 128."""
 DELTA_GAIN: Annotated[float, Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = 0.9
