@@ -352,13 +352,10 @@ SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("202
 memory and for their threads; where channels have decays, two, three and four thread blocks take 896, 774 and 758 us of KDA's forward."""
 COPIED_STAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = 2
 """Up to so many stages threads copy the tiles of scans of warpgroups; with more TMA brings them."""
-SCAN_GROUP_REGISTERS: Annotated[
-    dict[tuple[int, int], tuple[int, int]], Provenance("2026-11-28", "ptxas", "docs/notes/delta-segments.md")
-] = {
-    (1, 2): (232, 40),
-    (2, 1): (240, 128),
+SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/delta-floors.md")] = {
+    2: (232, 40)
 }
-"""Registers of a thread that multiplies and of one that helps, by warpgroups that help and that multiply, where a launch gives too few."""
+"""Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-segments.md")] = {
     "whole": 2.1, "segments": 7.9, "round": 25.0, "state": 3.1, "launches": 3.0,
 }  # fmt: skip

@@ -22,8 +22,6 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
 """Warps that copy tiles and make numbers of rows."""
-CUTTERS = 8
-"""Warps that load matrices of f32 and cut them in two; registers of four hold less of one on its way, and take longer than the products."""
 _ROW_THREADS = 64
 """Threads that make numbers of rows where other warps do the rest of the help."""
 ATOM = 64
@@ -73,7 +71,7 @@ class WarpgroupLayout(WarpScanLayout):
         """The stores of a turn whose rows take the places of these loaded tiles."""
         if in_place and not self.in_place:
             raise UnsupportedError("scans: no loaded tile leaves its place to what is stored")
-        super().__init__(kernel, pieces, stages, CUTTERS if self.cuts else HELPERS)
+        super().__init__(kernel, pieces, stages, HELPERS)
         self.by_tma = (stages > thresholds.COPIED_STAGES or self.groups > 1) and not self.cuts
         """Whether TMA brings tiles; threads copy them otherwise."""
         self.halved = self.by_tma and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
@@ -97,7 +95,7 @@ class WarpgroupLayout(WarpScanLayout):
     @property
     def all_threads(self) -> int:
         """Of a thread block; `threads` are those that help."""
-        return 32 * (self.warps + 4 * self.groups)
+        return 32 * (HELPERS + 4 * self.groups)
 
     def grid(self, shape: Sequence[int]) -> TurnedGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
         """How threads share a tile of this shape."""

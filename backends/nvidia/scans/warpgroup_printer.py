@@ -58,8 +58,8 @@ class WarpgroupPrinter(ScanPrinter):
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
         core.of_threads(HELPING)
-        registers = thresholds.SCAN_GROUP_REGISTERS.get((layout.warps // 4, layout.groups))
-        with core.scope(f"if (attn::warpgroup_index() < {layout.warps // 4})"):
+        registers = thresholds.SCAN_GROUP_REGISTERS.get(layout.groups)
+        with core.scope("if (attn::warpgroup_index() == 0)"):
             if registers:
                 core.writer.line(f"attn::fewer_registers<{registers[1]}>();")
             self._help(layout.loop)
@@ -183,8 +183,7 @@ class WarpgroupPrinter(ScanPrinter):
             core.scalars.bind(body(op).arguments[0], at)
             self._print(core.of_groups.leading)
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            group = f"(attn::warpgroup_index() - {self.layout.warps // 4})"
-            core.writer.line(f"attn::named_sync({self._full_at(group)}, {self._full});")
+            core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             self.block(body(op))

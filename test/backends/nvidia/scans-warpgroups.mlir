@@ -9,7 +9,7 @@
 
 // CHECK-LABEL: void __launch_bounds__(256, 1) attention(
 // CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 1);
-// CHECK:         if (attn::warpgroup_index() < 1) {
+// CHECK:         if (attn::warpgroup_index() == 0) {
 // CHECK:               if (threadIdx.x == 64) {
 // CHECK-NEXT:          attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 49152);
 // CHECK:             attn::tma_load({{.*}}, &k_map_[[CHUNK:64]]x64, [[ARRIVALS]] + 8 * stage, 0, next, {{.*}}, batch);
