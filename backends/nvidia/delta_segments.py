@@ -28,12 +28,13 @@ def delta_segment(kernels: Mapping[str, KernelGrid], v: tuple[int, ...], process
         return 0
     scan, times = scans[0], thresholds.DELTA_TIMES
 
-    def took(programs: int, positions: int, each: float) -> float:
-        return math.ceil(programs / processors) * math.ceil(positions / _POSITIONS) * each
+    def took(programs: int, positions: int, each: float, around: float = 0.0) -> float:
+        return math.ceil(programs / processors) * (math.ceil(positions / _POSITIONS) * each + around)
 
     def split(segment: int) -> float:
         count = math.ceil(length / segment)
-        return took(batch * heads * columns // _WIDE * count, segment, times["segments"]) + count * times["state"] + times["launches"]
+        scanned = took(batch * heads * columns // _WIDE * count, segment, times["segments"], times["round"])
+        return scanned + count * times["state"] + times["launches"]
 
     whole = took(batch * heads * scan.blocks, length, times["whole"])
     sizes = [UNIT << power for power in range(length.bit_length()) if UNIT << power < length]

@@ -182,3 +182,11 @@ def test_products_of_levels_are_made_by_the_warps_that_have_their_pairs() -> Non
     found = codes_of(True, "fwd")["attention_fwd_0_linear_attention_chunks"]
     assert found.count("if (warp / 2 == warp % 2) attn::multiply<") == 4 and found.count("if (warp / 2 != warp % 2) attn::multiply<") == 1
     assert "if (warp / 2" not in codes_of(False, "fwd")["attention_fwd_0_linear_attention_chunks"]
+
+
+def test_rows_of_memory_are_added_up_by_whole_warps() -> None:
+    """The gradient of decays of heads adds up products of states: lanes read neighbouring numbers, not those of a product's part."""
+    (source,) = [text for name, text in codes_of(False, "bwd").items() if "decay_gradient_sum" in name]
+    body = source[source.index('extern "C"') :]
+    assert "for (int i = warp; i < 128; i += 8) {" in body and "for (int j = lane; j < 128; j += 32) {" in body
+    assert "attn::sum_of_row(" not in body

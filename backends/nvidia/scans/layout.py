@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
-from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, loads_ahead, own_reads, shape_of, sums_memory, sums_of
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
@@ -304,7 +304,7 @@ class WarpScanLayout:
             elif op.name == "tile.map" and len(list(op.operands)) == 2:
                 for number_of, result in enumerate(sums_of(op)):
                     rows, columns = extents(op)
-                    parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) else 1
+                    parts = self.grid((rows, columns)).across if self.is_shared((rows, columns)) and not sums_memory(op) else 1
                     found.append(Wanted((op, number_of), 4 * parts * rows, number, self._last(result, op)))
             elif op.name == SOLVE:
                 rows, columns = shape_of(op.results[0])

@@ -41,6 +41,13 @@ def sums_of(op: ir.Operation) -> list[ir.Value]:
     return results[len(results) - count :] if count else []
 
 
+def sums_memory(op: ir.Operation) -> bool:
+    """Whether a map of two dimensions only adds up rows, of numbers that it reads in memory and of others for each row."""
+    sums = sums_of(op)
+    tiles = [read for read in walk(op) if read.name == "tensor.extract" and not is_row(read.operands[0].type)]
+    return bool(sums) and len(sums) == len(list(op.results)) and not tiles
+
+
 def loads_ahead(loop: ir.Operation) -> list[list[ir.Operation]]:
     """The loads of a loop at places that follow from its position alone, those of the same tile together."""
     found: list[list[ir.Operation]] = []

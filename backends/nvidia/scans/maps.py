@@ -8,13 +8,15 @@ from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace
-from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_of
+from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_memory, sums_of
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
 _I = frozenset({0})
 _READS = ("tensor.extract", "memref.load")
+_ROWS_AHEAD = 4
+"""Rows whose numbers a warp asks for before it adds up."""
 
 
 def owner_of(rows: int, columns: int) -> str:
@@ -43,6 +45,8 @@ class ScanMaps:
         """Prints one map."""
         if len(list(op.operands)) == 1:
             self._row(op)
+        elif sums_memory(op):
+            self._sum(op)
         elif self.core.layout.is_shared(extents(op)):
             self._pairs(op)
         else:
@@ -105,7 +109,7 @@ class ScanMaps:
             core.writer.line(f"{core.item_of(core.layout.places[result], *indices)} = {text};")
 
     def _sum(self, op: ir.Operation) -> None:
-        """Sums along a few rows, each by a warp."""
+        """Sums along rows, each by a warp, whose lanes read neighbouring numbers; along few, or where numbers lie in memory."""
         core, block = self.core, body(op)
         rows, columns = extents(op)
         sums, values = sums_of(op), yielded(block)
@@ -113,9 +117,11 @@ class ScanMaps:
             raise UnsupportedError(f"scans: a map of {rows} rows of {columns} columns that does more than add them up ({op.location})")
         places = [core.layout.places[op, number] for number in range(len(sums))]
         core.touch([*core.reads(read for read in walk(op) if read.name in _READS), *((place, True, "") for place in places)])
+        core.writer.line(f"#pragma unroll {_ROWS_AHEAD}")
         with core.scope(f"for (int i = warp; i < {rows}; i += {core.layout.warps})"):
             totals = [core.names.fresh("total") for _ in sums]
             core.writer.line(*(f"float {total} = 0.0f;" for total in totals))
+            core.writer.line("#pragma unroll")
             with core.scope(f"for (int j = lane; j < {columns}; j += 32)"):
                 core.scalars.bind(block.arguments[0], "i")
                 core.scalars.bind(block.arguments[1], "j")

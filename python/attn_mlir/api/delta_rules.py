@@ -207,13 +207,13 @@ def _lengths(
     of_own_heads(q_mod)
     if channels:
         return {"q_mod": q_mod, "k_mod": k_mod}
-    shared = v.shape[2] // k.shape[2]
+    members = range(v.shape[2] // k.shape[2])  # as a range, a part of the key of what is compiled: no number that each call looks up
 
     def v_mod(x: Any, b: Any, h: Any, t: Any) -> Any:
-        return x * (beta[b, t, h] * (of_k[b, h // int(shared), t] + 1e-6) ** -0.5)
+        return x * (beta[b, t, h] * (of_k[b, h // len(members), t] + 1e-6) ** -0.5)
 
     def erase_mod(share: Any, b: Any, h: Any, t: Any) -> Any:
-        return share / (of_k[b, h // int(shared), t] + 1e-6)
+        return share / (of_k[b, h // len(members), t] + 1e-6)
 
     # The state takes up k (v_t / |k| - beta / |k|^2 k . S), which is that of the unit key; no k is written again, or rounded twice.
     return {"q_mod": q_mod, "v_mod": v_mod, "erase_mod": erase_mod}
