@@ -2,18 +2,24 @@
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, Warp
-from attn_mlir.dialects.warp.kinds import inside, stages_and_arrivals
+from attn_mlir.dialects.warp.kinds import comes_later, inside, stages_and_arrivals
 from attn_mlir.mlir import ext, ir
 
 
 class MbarrierOp(Warp.Operation, name="mbarrier"):
-    """Mbarriers, initialised before the roles begin. The first phase is in progress."""
+    """Mbarriers, initialised before the roles begin. The first phase is in progress.
+
+    They stand before all roles: threads of a role that came earlier would wait for what is not initialised yet.
+    """
 
     result: ext.Result[BarrierType]
 
     def verify_invariants(self) -> bool:
         stages, arrivals = stages_and_arrivals(self.result.type)
-        return check(self, stages > 0 and arrivals > 0, f"has stages and awaits arrivals, got {stages} and {arrivals}")
+        early = not (inside(self, "warp.role") or comes_later(self, "warp.role"))
+        return check(self, stages > 0 and arrivals > 0, f"has stages and awaits arrivals, got {stages} and {arrivals}") and check(
+            self, early, "is initialised before the roles begin: it stands before all of them"
+        )
 
 
 class ArriveOp(Warp.Operation, name="arrive"):

@@ -79,6 +79,16 @@ def inside(op: ir.OpView, name: str) -> bool:
     return above is not None
 
 
+def comes_later(op: ir.OpView, name: str) -> bool:
+    """Whether an op of that name stands before it in its block."""
+    for view in op.operation.block.operations:
+        if view.operation == op.operation:
+            return False
+        if view.operation.name == name:
+            return True
+    return False
+
+
 def checks_ordered(op: Any) -> bool:
     """Whether an addition says whether it has a place in an order."""
     return check(op, isinstance(op.ordered, ir.BoolAttr), f"takes `ordered` as true or false, got {op.ordered}")

@@ -46,7 +46,7 @@ def test_blocks_are_chosen_again() -> None:
     [
         (masks.sliding_window(100), 64, "warp", "warpgroup"),
         (masks.sliding_window(100, 20), 64, "warp", "warpgroup"),
-        (masks.sliding_window(100), 128, "hopper", "late"),
+        (masks.sliding_window(100), 128, "warp", None),
         (lambda b, h, q_idx, kv_idx: q_idx % 4 >= kv_idx % 4, 64, "hopper", None),
     ],
 )

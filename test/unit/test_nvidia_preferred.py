@@ -130,7 +130,7 @@ def test_emitter(row: Any, mask: Any, score: Any, backward: bool, emitter: str) 
 
 
 def test_no_sums_are_late() -> None:
-    """The Hopper emitter's plan for 128 columns has them late; as passes make them they have not run on a GPU."""
+    """The Hopper emitter's plan for 128 columns has them late; as passes make them they were slower."""
     text = trace(Definition(rows.softmax, mask_mod=MASKS["documents"], scale=0.125), Inputs("f16", 128, 128)).text
     made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
     assert made["emitter"] == "warp" and "key_sums" not in made

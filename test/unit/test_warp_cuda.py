@@ -16,7 +16,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import kernels_of
 from contexts import loaded_context
 from machine_code import compiled
-from warp_text import check_text
+from warp_text import check_text, executed
 
 TEXT = (Path(__file__).parents[1] / "Inputs" / "warp" / "causal-forward.mlir").read_text()
 
@@ -47,6 +47,35 @@ def test_machine_code_has_no_spills_and_fits_the_roles(kernel: ir.Operation) -> 
 
 def test_text_says_what_the_kernel_does(kernel: ir.Operation) -> None:
     check_text(kernel)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [[1, 0], [1, 2, 0], [0, 0, 1], [1, 1, 2], [2, 1, 0], [1, 0, 3, 2], [3, 0, 1, 1], [1, 2, 3, 3]],
+    ids=lambda turn: "".join(map(str, turn)),
+)
+@pytest.mark.parametrize("kind", ["index", "f32"])
+def test_loops_hand_on_all_numbers_at_once(kernel: ir.Operation, turn: list[int], kind: str) -> None:
+    """Each number of an iteration is one of the iteration before, in any order, rings of them included."""
+    names = [f"%c{n}" for n in range(len(turn))]
+    text = f"""
+    func.func @f(%zero: index, %one: index, {", ".join(f"%s{n}: {kind}" for n in range(len(turn)))}) {{
+      %r:{len(turn)} = scf.for %i = %zero to %one step %one iter_args({", ".join(f"{c} = %s{n}" for n, c in enumerate(names))})
+          -> ({", ".join([kind] * len(turn))}) {{
+        scf.yield {", ".join(names[n] for n in turn)} : {", ".join([kind] * len(turn))}
+      }}
+      return
+    }}"""
+    with kernel.context:
+        module = ir.Module.parse(text)
+        (found,) = find_all(module.operation, "scf.for")
+        printer = WarpPrinter(kernel, RULES)
+        printer.printed.update({value: f"v{n}" for n, value in enumerate(found.regions[0].blocks[0].arguments)})
+        values = list(find_all(found, "scf.yield")[0].operands)
+        targets = [f"v{n}" for n in range(1, len(turn) + 1)]
+        begin = len(printer.writer.lines)
+        printer.assign_all(targets, values)
+    assert executed(printer.writer.lines[begin:], targets) == [f"v{n + 1}" for n in turn]
 
 
 def test_kernels_that_differ_in_one_op_differ_in_its_lines() -> None:

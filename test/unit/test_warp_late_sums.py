@@ -1,6 +1,6 @@
 """Sums over keys a step late, as a pass of the `warp` dialect makes them: evaluated in every schedule, and with faults."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -9,6 +9,7 @@ import torch
 from attn_mlir import masks
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
+from attn_mlir.backends.nvidia.warp.printer import WarpPrinter
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import schedules_of
@@ -40,6 +41,19 @@ def test_machine_code(whole: Whole) -> None:
         code = kernel_code(found, RULES)
     binary = compiled(code)
     assert binary.spills == 0 and binary.stack == 0 and not binary.warnings
+
+
+def test_yields_printed_one_after_the_other_are_found(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count of weights is the one that the ring has before it goes on: kernels that read it later waited for weights of nobody."""
+
+    def in_order(printer: WarpPrinter, targets: Sequence[str], values: Sequence[ir.Value]) -> None:
+        for target, value in zip(targets, values, strict=True):
+            printer.assign(target, value)
+
+    monkeypatch.setattr(WarpPrinter, "assign_all", in_order)
+    found = pairs_of(whole[0])
+    with found.context, pytest.raises(AssertionError):
+        check_text(found)
 
 
 @pytest.mark.parametrize(("sizes", "options"), [

@@ -1,9 +1,12 @@
 """What printed CUDA must have in common with the kernel that it was printed from; checked without a GPU."""
 
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from unittest.mock import patch
 
 from attn_mlir.backends.nvidia.warp import RULES, fragments, kernel_code
-from attn_mlir.backends.nvidia.warp.printer import Rule
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
 from attn_mlir.dialects.warp.layouts import Fragment
 from attn_mlir.mlir import ir
@@ -30,11 +33,42 @@ _NUMBERS = {"warp.arrive_expect": "bytes", "warp.named_sync": "threads", "warp.n
 
 def check_text(kernel: ir.Operation, rules: dict[str, Rule] = RULES) -> None:
     """Prints a kernel; AssertionError where the text does not say what the IR does. What nvcc finds is not looked for."""
-    source = kernel_code(kernel, rules).source
+    with checked_yields():
+        source = kernel_code(kernel, rules).source
     text = source[source.index('extern "C"') :]
     assert _said(text) == _meant(kernel.regions[0].blocks[0])
     _check_memory(kernel, text)
     _check_places()
+
+
+@contextmanager
+def checked_yields() -> Iterator[None]:
+    """Executes what is printed of each yield: AssertionError where a variable gets what another one has only since then.
+
+    The evaluator hands on all values at once, and sees nothing of the order of assignments.
+    """
+    printed = WarpPrinter.assign_all
+
+    def assign_all(printer: WarpPrinter, targets: Sequence[str], values: Sequence[ir.Value]) -> None:
+        begin = len(printer.writer.lines)
+        wanted = [printer.source(value) for value in values]
+        printed(printer, targets, values)
+        assert executed(printer.writer.lines[begin:], targets) == wanted
+
+    with patch.object(WarpPrinter, "assign_all", assign_all):
+        yield
+
+
+def executed(lines: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """What variables hold after declarations and assignments, in terms of what they held before."""
+    held: dict[str, str] = {}
+    for line in map(str.strip, lines):
+        found = re.fullmatch(r"(?:for \(.*\) )?(\w+)(?:\[r\])? = (.*?)(?:\[r\])?;", line)
+        if found is not None:
+            held[found[1]] = re.sub(r"\w+", lambda word: held.get(word[0], word[0]), found[2])
+        else:
+            assert line == "#pragma unroll" or re.fullmatch(r"\w+ \w+(\[\d+\])?;", line), line
+    return [held.get(target, target) for target in targets]
 
 
 def _meant(block: ir.Block) -> list[str]:

@@ -1,9 +1,7 @@
 """Rules of barriers, fences and the stages of rings."""
 
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
-from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
-from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 BYTES = 8
@@ -18,9 +16,6 @@ def at(barrier: str, stage: str) -> str:
 def _mbarrier(printer: WarpPrinter, op: ir.Operation) -> None:
     """Initialised by as many threads as there are stages; `source.kernel_code` lets all threads meet before the roles begin."""
     stages, arrivals = stages_and_arrivals(op.results[0].type)
-    ops = [view.operation for view in op.block.operations]
-    if any(each.name == "warp.role" for each in ops[: ops.index(op)]):
-        raise UnsupportedError(f"warp: barriers stand before all roles, which wait until they are initialised ({source_line(op.location)})")
     name = printer.name(op.results[0], "barrier")
     printer.line(f"const uint32_t {name} = {printer.shared(BYTES * stages, BYTES)};")
     printer.line(f"if (threadIdx.x < {stages}) attn::barrier_init({name} + threadIdx.x * {BYTES}, {arrivals});")

@@ -1,5 +1,6 @@
 """The state of a kernel under print: text, names of values, and the next free byte of shared memory."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +22,7 @@ from attn_mlir.mlir import ir
 
 _ROW = 128
 """Bytes of a row of a swizzle atom, usually."""
+_WORDS = re.compile(r"\w+")
 _OWN = "lane warp group shared memory r h c at low high".split()
 
 
@@ -95,8 +97,7 @@ class WarpPrinter:
         for view in block.operations:
             op = view.operation
             if op.name in ("scf.yield", "warp.yield"):
-                for target, value in zip(targets, op.operands, strict=True):
-                    self.assign(target, value)
+                self.assign_all(targets, list(op.operands)[: len(targets)])
             else:
                 self.op(op)
 
@@ -123,6 +124,27 @@ class WarpPrinter:
         self.printed[value] = self.variable(value, _own_name(value) or hint)
         return self.printed[value]
 
+    def assign_all(self, targets: Sequence[str], values: Sequence[ir.Value]) -> None:
+        """Gives variables their next values at once, as a yield does: each is read by all others before it changes."""
+        left = [(target, value, self.source(value)) for target, value in zip(targets, values, strict=True)]
+        left = [each for each in left if each[2] != each[0]]
+        while left:
+            taken = [{word for _, _, other in left[:n] + left[n + 1 :] for word in _WORDS.findall(other)} for n in range(len(left))]
+            free = next((n for n, (target, _, _) in enumerate(left) if target not in taken[n]), None)
+            if free is not None:
+                target, value, source = left.pop(free)
+                self.copy(target, source, value.type)
+                continue
+            target, value, _ = left[0]  # all wait for each other
+            before = self.variable(value, f"old_{target}")
+            self.copy(before, target, value.type)
+            left = [(name, each, re.sub(rf"\b{target}\b", before, text)) for name, each, text in left]
+
+    def source(self, value: ir.Value) -> str:
+        """What a printed value is read as."""
+        found = self.printed[value]
+        return found.address if isinstance(found, Address) else found
+
     def variable(self, like: ir.Value, hint: str) -> str:
         """A variable, or an array of registers, for values like this one."""
         name, tile = self.names.fresh(hint), fragment(settled(like.type))
@@ -136,8 +158,7 @@ class WarpPrinter:
 
     def assign(self, target: str, value: ir.Value) -> None:
         """Gives a variable or array another value."""
-        source = self.printed[value]
-        self.copy(target, source.address if isinstance(source, Address) else source, value.type)
+        self.copy(target, self.source(value), value.type)
 
     def copy(self, target: str, source: str, type_: ir.Type) -> None:
         """Copies a number or the registers of a fragment."""

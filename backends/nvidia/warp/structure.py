@@ -46,21 +46,10 @@ def _for(printer: WarpPrinter, op: ir.Operation, begin: str, end: str, step: str
     carried = [printer.declare(argument, "carried") for argument in arguments]
     for target, value in zip(carried, list(op.operands)[3:], strict=True):
         printer.assign(target, value)
-    crossed = _crossed(block)
-    later = {n: printer.variable(arguments[n], f"next_{carried[n]}") for n in crossed}
     n = printer.name(index, "n")
     with printer.writer.block(f"for ({printer.context.type_of(index)} {n} = {begin}; {n} < {end}; {n} += {step})"):
-        printer.block(block, [later.get(number, name) for number, name in enumerate(carried)])
-        for number, name in later.items():
-            printer.copy(carried[number], name, arguments[number].type)
+        printer.block(block, carried)
     printer.printed.update(zip(op.results, carried, strict=True))
-
-
-def _crossed(block: ir.Block) -> list[int]:
-    """Which carried values a loop's yield takes from the old value of another one: these wait until all are read."""
-    arguments = list(block.arguments)[1:]
-    values = list(block.operations[-1].operation.operands)
-    return [n for n, value in enumerate(values) if value in arguments and value != arguments[n]]
 
 
 def _if(printer: WarpPrinter, op: ir.Operation, condition: str) -> None:

@@ -6,6 +6,26 @@
 
 // -----
 
+"warp.kernel"() ({
+  "warp.role"() ({
+  ^bb0(%w: index):
+    // expected-error @below {{'warp.mbarrier' is initialised before the roles begin: it stands before all of them}}
+    %b = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 1 : i64>
+  }) {sym_name = "producer", warpgroups = 1, warps = 4, registers = 168} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
+
+// -----
+
+"warp.kernel"() ({
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "producer", warpgroups = 1, warps = 4, registers = 168} : () -> ()
+  // expected-error @below {{'warp.mbarrier' is initialised before the roles begin: it stands before all of them}}
+  %b = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 1 : i64>
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
+
+// -----
+
 %b = ub.poison : !warp.barrier<1 : i64, 1 : i64>
 %i = ub.poison : index
 // expected-error @below {{'warp.arrive_expect' announces bytes, got 0}}
