@@ -70,7 +70,7 @@ WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose
 def outline(arch: str) -> str:
     """From a differentiated program to kernels at stage 0, for a chip."""
     wider = thresholds.WHOLE_COLUMNS if arch == HOPPER.arch else 0
-    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}attn-rows-of-pairs{{wider={wider}}},"
+    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,attn-sum-diagonals,{split(arch)}attn-rows-of-pairs{{wider={wider}}},"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true join-rows=true join-heads=true}}"
 
 
