@@ -7,6 +7,8 @@ from attn_mlir.passes.regions import clone_op, maker
 from attn_mlir.passes.tiling.scalars import constant_index
 
 _READS = ("memref.load", "memref.dim")
+_SIGNED = range(6)
+"""Predicates of `arith.cmpi` that tell the sign of a difference."""
 _READS_OF_TENSORS = ("tensor.extract", "tensor.dim")
 
 
@@ -57,11 +59,21 @@ class Positions:
         operands = list(op.operands)
         steps = _of_op(op, [self.steps(value) for value in operands]) if self._is_pure(op) else None
         varying = [value for value in operands if self.steps(value) != _SAME]
-        diagonal = steps.row == -steps.column != 0 if steps is not None else self._is_pure(op) and all(map(self.along_diagonals, varying))
+        if steps is not None:
+            diagonal = steps.row == -steps.column != 0
+        else:
+            diagonal = self._is_pure(op) and (all(map(self.along_diagonals, varying)) or self._compares(op))
         for result in op.results:
             self._steps[result] = steps
             if diagonal:
                 self._diagonal.add(result)
+
+    def _compares(self, op: ir.Operation) -> bool:
+        """Whether numbers are compared, of which the difference is that of i and j, or a multiple: as i and j themselves."""
+        if op.name != "arith.cmpi" or ir.IntegerAttr(op.attributes["predicate"]).value not in _SIGNED:
+            return False
+        a, b = (self.steps(value) for value in op.operands)
+        return a is not None and b is not None and a.row - b.row == b.column - a.column != 0
 
     def _is_pure(self, op: ir.Operation) -> bool:
         return not len(op.regions) and (op.name.startswith(("arith.", "math.")) or op.name in self._reads)
