@@ -131,7 +131,7 @@ class _Kernel:
             shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
             wanted = "" if condition == "true" else f" && {condition}"
             exists, address = self._exists(extents[0], len(extents) == 1), p.arguments.element(memory, indices)
-            if len(extents) == 1 and p.lanes == 1 and not p.serial and self.threads % p.dialect.wave == 0:
+            if self._is_in_waves(op):
                 self._add_together(f"{exists}{wanted}", shown, address, [index for index in indices if not index.isdecimal()])
                 return
             p.line(f"if ({exists}{wanted}) {p.dialect.add}(&{address}, {shown});")
@@ -140,6 +140,12 @@ class _Kernel:
             body()
         else:
             p.columns(extents[1], [value, present, *place], body)
+
+    def _is_in_waves(self, op: ir.Operation) -> bool:
+        """Whether all threads of a wave add an element of their own, in f32, at a time."""
+        p, (memory, *extents) = self.print, op.operands
+        alone = len(extents) == 1 and p.lanes == 1 and not p.serial and self.threads % p.dialect.wave == 0
+        return alone and isinstance(ir.MemRefType(memory.type).element_type, ir.F32Type)
 
     def _add_together(self, exists: str, value: str, address: str, indices: list[str]) -> None:
         """Adds a number of each thread; where those of a wave go to one place, as they do in large buckets, their sum."""
