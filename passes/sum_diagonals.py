@@ -1,15 +1,17 @@
 """Sums weights of pairs along diagonals before they are added to where a captured tensor is read by the difference of the positions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import block_of, find_all, inline, maker, pieces
+from attn_mlir.passes.regions import block_of, clone_op, find_all, maker, pieces
 from attn_mlir.passes.sequences import packing_of
 from attn_mlir.passes.tiling.positions import Positions
 
 _QUERY = 2
+_NAMES = ("b", "h", "q_idx", "kv_idx")
 _HALVES = ("f16", "bf16")
 
 
@@ -54,7 +56,8 @@ def _rewrite(scatter: ir.Operation, pairs: ir.Operation) -> None:
     type_ = ir.RankedTensorType(scatter.results[0].type)
     with scatter.location, ir.InsertionPoint(scatter):
         dynamic = ir.ShapedType.get_dynamic_size()
-        sums = build.scatter(scatter.operands[0], key, weight, ir.RankedTensorType.get([dynamic] * 3, type_.element_type), _NAMES, _diagonal(key))
+        shape = ir.RankedTensorType.get([dynamic] * 3, type_.element_type)
+        sums = build.scatter(scatter.operands[0], key, weight, shape, _NAMES, _diagonal(key))
         sums.owner.attributes["diagonals"] = ir.UnitAttr.get()
         elements = build.elements(sums, lambda *at: [tensor.ExtractOp(sums, list(at)).result])
         made = build.scatter(elements, like, 0, type_, ("b", "h", "d"), lambda b, h, d: _places(scatter, (b, h, d), key))
@@ -62,10 +65,9 @@ def _rewrite(scatter: ir.Operation, pairs: ir.Operation) -> None:
     scatter.erase()
 
 
-_NAMES = ("b", "h", "q_idx", "kv_idx")
+def _diagonal(key: ir.Value) -> Callable[..., list[ir.Value]]:
+    """The place of a pair in the sums."""
 
-
-def _diagonal(key: ir.Value):
     def index(b: ir.Value, h: ir.Value, q_idx: ir.Value, kv_idx: ir.Value) -> list[ir.Value]:
         return [b, h, arith.AddIOp(arith.SubIOp(q_idx, kv_idx).result, _length(key)).result]
 
@@ -73,17 +75,29 @@ def _diagonal(key: ir.Value):
 
 
 def _places(scatter: ir.Operation, at: tuple[ir.Value, ir.Value, ir.Value], key: ir.Value) -> list[ir.Value]:
-    """Where a diagonal's sum belongs. Diagonals without pairs have the sum 0, which goes anywhere inside."""
+    """Where a diagonal's sum belongs.
+
+    Diagonals without pairs, as those that a mask leaves out, have the sum 0: they read other tables, and go, anywhere inside.
+    """
     b, h, d = at
-    zero = _constant(0)
-    difference = arith.SubIOp(d, _length(key)).result
-    indices = inline(block_of(scatter), [b, h, difference, zero])
-    like = scatter.operands[1]
-    found = []
-    for axis, index in enumerate(indices):
-        last = arith.SubIOp(tensor.DimOp(like, _constant(axis)).result, _constant(1)).result
-        found.append(arith.MaxSIOp(arith.MinSIOp(index, last).result, zero).result)
-    return found
+    block = block_of(scatter)
+    *operations, last = (view.operation for view in block.operations)
+    known = dict(zip(block.arguments, [b, h, arith.SubIOp(d, _length(key)).result, _constant(0)], strict=True))
+    for op in operations:
+        if op.name != "tensor.extract":
+            clone_op(op, known)
+            continue
+        source, *indices = (known.get(value, value) for value in op.operands)
+        known[op.results[0]] = tensor.ExtractOp(source, _inside(source, indices)).result
+    return _inside(scatter.operands[1], [known.get(value, value) for value in last.operands])
+
+
+def _inside(source: ir.Value, indices: list[ir.Value]) -> list[ir.Value]:
+    """Indices, or the nearest ones that a tensor has."""
+    sizes = [tensor.DimOp(source, _constant(axis)).result for axis in range(len(indices))]
+    lasts = [arith.SubIOp(size, _constant(1)).result for size in sizes]
+    limited = [arith.MinSIOp(index, last).result for index, last in zip(indices, lasts, strict=True)]
+    return [arith.MaxSIOp(index, _constant(0)).result for index in limited]
 
 
 def _length(key: ir.Value) -> ir.Value:
