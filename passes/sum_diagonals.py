@@ -21,9 +21,9 @@ class SumDiagonals(Pass):
 
     The first one adds each weight to a place of its diagonal, in a tensor [B, Hq, Sq + Skv]; the second one adds these sums to
     where the scatter added weights. Whatever becomes of the difference (limits, buckets, another table), programs add at addresses that
-    grow by 1 with it, where they would wait for each other at those of a few buckets. An index is taken if every operation that makes it
-    reads constants, the batch entry, the head and q_idx - kv_idx, and nothing else of q_idx and kv_idx: `Positions.along_diagonals`. Pairs of
-    packed tensors stay, and of others than f16 and bf16, of which few kernels sum along diagonals.
+    grow by 1 with it, where they would wait for each other at those of a few buckets. `Positions.along_diagonals` tells: steps of an index
+    with q_idx and kv_idx add up to 0, or it is made, by any operations without effects, of such numbers, of comparisons of numbers whose
+    difference is one, and of what is the same for all pairs of a head. Pairs of packed tensors stay, and of others than f16 and bf16.
     """
 
     name = "attn-sum-diagonals"
@@ -51,7 +51,7 @@ def _is_along_diagonals(scatter: ir.Operation) -> bool:
 
 
 def _rewrite(scatter: ir.Operation, pairs: ir.Operation) -> None:
-    query, key = pieces(pairs, "attn.product")[0].operands
+    key = pieces(pairs, "attn.product")[0].operands[1]
     like, weight = scatter.operands[1], ir.IntegerAttr(scatter.attributes["weight"]).value
     type_ = ir.RankedTensorType(scatter.results[0].type)
     with scatter.location, ir.InsertionPoint(scatter):

@@ -24,7 +24,7 @@ Place = Callable[..., tuple[Any, ...]]
 def far(q: Any, k: Any) -> Any:
     """Buckets that grow with the distance, as T5's."""
     distance = (q - k).clamp(min=0)
-    return torch.where(distance < 4, distance, 2 + torch.log2((distance.clamp(min=4) + 0.25)).floor().long())
+    return torch.where(distance < 4, distance, 2 + torch.log2(distance.clamp(min=4) + 0.25).floor().long())
 
 
 SIDES = torch.tensor([0, 2, 1, 3] * (WIDE // 2))
