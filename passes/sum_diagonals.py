@@ -7,7 +7,7 @@ from attn_mlir.dialects.attn import build
 from attn_mlir.mlir import arith, ir, tensor
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import block_of, clone_op, find_all, maker, pieces
-from attn_mlir.passes.sequences import packing_of
+from attn_mlir.passes.sequences import packing_of, pages_of
 from attn_mlir.passes.tiling.positions import Positions
 
 _QUERY = 2
@@ -23,7 +23,7 @@ class SumDiagonals(Pass):
     where the scatter added weights. Whatever becomes of the difference (limits, buckets, another table), programs add at addresses that
     grow by 1 with it, where they would wait for each other at those of a few buckets. `Positions.along_diagonals` tells: steps of an index
     with q_idx and kv_idx add up to 0, or it is made, by any operations without effects, of such numbers, of comparisons of numbers whose
-    difference is one, and of what is the same for all pairs of a head. Pairs of packed tensors stay, and of others than f16 and bf16.
+    difference is one, and of what is the same for all pairs of a head. Packed and paged tensors stay, and others than f16 and bf16.
     """
 
     name = "attn-sum-diagonals"
@@ -38,7 +38,7 @@ class SumDiagonals(Pass):
 
 def _is_summed(pairs: ir.Operation) -> bool:
     halves = [str(ir.RankedTensorType(value.type).element_type) in _HALVES for op in pieces(pairs, "attn.product") for value in op.operands]
-    return all(halves) and packing_of(pairs, "query") is None and packing_of(pairs, "key") is None
+    return all(halves) and packing_of(pairs, "query") is None and packing_of(pairs, "key") is None and pages_of(pairs) is None
 
 
 def _is_along_diagonals(scatter: ir.Operation) -> bool:
