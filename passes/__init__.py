@@ -10,6 +10,7 @@ _PASSES = {
     "attn-recover-rows": "recover_rows:RecoverRows",
     "attn-simplify": "simplify:Simplify",
     "attn-differentiate": "differentiate:Differentiate",
+    "attn-sum-diagonals": "sum_diagonals:SumDiagonals",
     "attn-rows-of-pairs": "rows_of_pairs:RowsOfPairs",
     "attn-cut-backward": "cut_backward:CutBackward",
     "attn-split-passes": "split_passes:SplitPasses",

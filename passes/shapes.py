@@ -58,6 +58,9 @@ class ShapeFunction:
             case "attn.query_sum" | "attn.key_sum":
                 product = pieces(op.operands[0].owner.operation, "attn.product")[0]
                 return self._like(product.operands[0 if op.name == "attn.query_sum" else 1], 3)
+            case "attn.scatter" if "diagonals" in op.attributes:
+                query = pieces(op.operands[0].owner.operation, "attn.product")[0].operands[0]
+                return [*self._like(query, 2), arith.AddIOp(self._dim(query, 2), self._dim(op.operands[1], 2)).result]
             case "attn.scatter":
                 return self._like(op.operands[1], rank)
             case "attn.collect":

@@ -11,6 +11,6 @@ KEEP = "keep=true"
 """What such a rule writes, and states, go from the forward pass to the backward one, which would make them again otherwise."""
 
 
-def derivative(function: str, wrt: Sequence[str], arch: str, segment: int = 0) -> tuple[str, str]:
+def derivative(function: str, wrt: Sequence[str], arch: str, segment: int = 0, deterministic: bool = False) -> tuple[str, str]:
     """See `prepare_derivative`. Scans that are cut into segments stay those of all sizes and types."""
-    return prepare_derivative(function, wrt, pipeline.outline(arch), segment, options="" if segment else f"{APART} {KEEP}")
+    return prepare_derivative(function, wrt, pipeline.outline(arch, deterministic), segment, options="" if segment else f"{APART} {KEEP}")

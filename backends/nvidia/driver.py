@@ -71,7 +71,7 @@ def compile_derivative(
 
 def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], deterministic: bool, segment: int) -> NvidiaLaunchPlan:
     """`compile_derivative` for a GPU."""
-    program = compile_program(source, *derivative(function, wrt, current_target().arch, segment), deterministic)
+    program = compile_program(source, *derivative(function, wrt, current_target().arch, segment, deterministic), deterministic)
     if function in _BACKWARD and program.beside is None:
 
         def backward() -> None:
@@ -147,7 +147,7 @@ def _lower(source: str, name: str, prepare: str, choices: attributes.Fields) -> 
 def slow(source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0) -> dict[str, str]:
     """See `driver.slow_kernels`."""
     choices = {**_for_device(), **({"deterministic": 1} if deterministic else {})}
-    prepared = derivative(function, wrt, current_target().arch, segment)
+    prepared = derivative(function, wrt, current_target().arch, segment, deterministic)
     with reported(), loaded() as context:
         module, host = scheduled(context, source, *prepared, choices, pipeline.KERNEL, _MAKER, wide=True)
         return slow_kernels(function_named(module, step.kernel) for step in host.steps if step.kernel)

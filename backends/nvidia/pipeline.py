@@ -67,10 +67,14 @@ WARP_AMPERE = f"{TILED},{OTHERS}".replace("nvidia-choose-blocks", "nvidia-choose
 """The same for sm_80: each pass applies, or says why not."""
 
 
-def outline(arch: str) -> str:
-    """From a differentiated program to kernels at stage 0, for a chip."""
+def outline(arch: str, deterministic: bool = False) -> str:
+    """From a differentiated program to kernels at stage 0, for a chip.
+
+    In a fixed order, sums along diagonals would take a slot for each block of keys: what is scattered is added where it belongs.
+    """
+    diagonals = "attn-sum-diagonals," if arch == HOPPER.arch and not deterministic else ""
     wider = thresholds.WHOLE_COLUMNS if arch == HOPPER.arch else 0
-    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{split(arch)}attn-rows-of-pairs{{wider={wider}}},"
+    chosen = f"nvidia-choose-intervals{{arch={arch}}},attn-simplify,{diagonals}{split(arch)}attn-rows-of-pairs{{wider={wider}}},"
     return f"{chosen}attn-simplify,attn-apply-mods,attn-outline{{gradients-apart=true join-rows=true join-heads=true}}"
 
 

@@ -91,7 +91,8 @@ class KeySumOp(Attn.Operation, name="key_sum", traits=[ext.Pure]):
 class ScatterOp(Attn.Operation, name="scatter", traits=[ext.Pure]):
     """A tensor shaped like `like`, 0 but for the weights: weight number `weight` of every pair (or element) is added at an index.
 
-    The region computes the index: (b, h, q_idx, kv_idx), or the indices of the element, -> (one index per dimension).
+    The region computes the index: (b, h, q_idx, kv_idx), or the indices of the element, -> (one index per dimension). With `diagonals`,
+    `like` is the tensor of keys of the pairs, and what is made [B, Hq, Sq + Skv]: a place for each difference of positions.
     """
 
     of: ext.Operand[Any]
@@ -104,6 +105,10 @@ class ScatterOp(Attn.Operation, name="scatter", traits=[ext.Pure]):
         if not _verify_weight(self, self.of, ("attn.pairs", "attn.elements"), self.weight.value):
             return False
         like, result = self.like.type, self.result.type
+        if "diagonals" in self.operation.attributes:
+            fits = is_tensor(like, 4) and is_tensor(result, 3) and _weights(self.of, ("attn.pairs",)) is not None
+            fits = fits and all(map(result.is_dynamic_dim, range(3))) and is_score_type(result.element_type)
+            return check(self, fits, f"along diagonals of pairs takes a tensor of keys and makes tensor<?x?x?xf32> or f64, got {result}")
         fits = is_tensor(like) and is_tensor(result) and list(like.shape) == list(result.shape) and is_score_type(result.element_type)
         return check(self, fits, f"makes a tensor of f32 or f64 shaped like {like}, got {result}")
 
@@ -115,7 +120,7 @@ class ScatterOp(Attn.Operation, name="scatter", traits=[ext.Pure]):
         if not check(self, takes, f"index takes {count} positions of type index"):
             return False
         last = terminator(block)
-        rank = ir.RankedTensorType(self.like.type).rank
+        rank = ir.RankedTensorType(self.result.type).rank
         yielded = list(last.operation.operands) if last is not None and last.operation.name == "attn.yield" else None
         fits = yielded is not None and len(yielded) == rank and all(isinstance(v.type, ir.IndexType) for v in yielded)
         return check(self, fits, f"index yields {rank} values of type index")

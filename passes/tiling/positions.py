@@ -7,6 +7,9 @@ from attn_mlir.passes.regions import clone_op, maker
 from attn_mlir.passes.tiling.scalars import constant_index
 
 _READS = ("memref.load", "memref.dim")
+_SIGNED = range(6)
+"""Predicates of `arith.cmpi` that tell the sign of a difference."""
+_READS_OF_TENSORS = ("tensor.extract", "tensor.dim")
 
 
 @dataclass(frozen=True)
@@ -30,11 +33,15 @@ _SAME = Steps(0, 0)
 
 
 class Positions:
-    """The values of one region whose first two arguments are i and j."""
+    """The values of one region whose arguments from number `first` on are i and j.
 
-    def __init__(self, block: ir.Block) -> None:
+    `tensors`: what is read of tensors is taken for what captured ones hold, as it is in regions of stage 0.
+    """
+
+    def __init__(self, block: ir.Block, first: int = 0, tensors: bool = False) -> None:
         self.block = block
-        self._i, self._j = list(block.arguments)[:2]
+        self._reads = (*_READS, *_READS_OF_TENSORS) if tensors else _READS
+        self._i, self._j = list(block.arguments)[first : first + 2]
         self._steps: dict[ir.Value, Steps | None] = {self._i: Steps(1, 0), self._j: Steps(0, 1)}
         self._diagonal: set[ir.Value] = set()
         for view in list(block.operations)[:-1]:
@@ -50,13 +57,26 @@ class Positions:
 
     def _note(self, op: ir.Operation) -> None:
         operands = list(op.operands)
-        steps = _of_op(op, [self.steps(value) for value in operands]) if _is_pure(op) else None
+        steps = _of_op(op, [self.steps(value) for value in operands]) if self._is_pure(op) else None
         varying = [value for value in operands if self.steps(value) != _SAME]
-        diagonal = steps.row == -steps.column != 0 if steps is not None else _is_pure(op) and all(map(self.along_diagonals, varying))
+        if steps is not None:
+            diagonal = steps.row == -steps.column != 0
+        else:
+            diagonal = self._is_pure(op) and (all(map(self.along_diagonals, varying)) or self._compares(op))
         for result in op.results:
             self._steps[result] = steps
             if diagonal:
                 self._diagonal.add(result)
+
+    def _compares(self, op: ir.Operation) -> bool:
+        """Whether numbers are compared, of which the difference is that of i and j, or a multiple: as i and j themselves."""
+        if op.name != "arith.cmpi" or ir.IntegerAttr(op.attributes["predicate"]).value not in _SIGNED:
+            return False
+        a, b = (self.steps(value) for value in op.operands)
+        return a is not None and b is not None and a.row - b.row == b.column - a.column != 0
+
+    def _is_pure(self, op: ir.Operation) -> bool:
+        return not len(op.regions) and (op.name.startswith(("arith.", "math.")) or op.name in self._reads)
 
     def copies(self, values: list[ir.Value], i: ir.Value, j: ir.Value) -> list[ir.Value]:
         """The values for a row and a column, computed at the current insertion point."""
@@ -71,10 +91,6 @@ class Positions:
         for op in reversed(wanted):
             clone_op(op, known)
         return [known.get(value, value) for value in values]
-
-
-def _is_pure(op: ir.Operation) -> bool:
-    return not len(op.regions) and (op.name.startswith(("arith.", "math.")) or op.name in _READS)
 
 
 def _of_op(op: ir.Operation, operands: list[Steps | None]) -> Steps | None:

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.func import jvp
 
 from amd_tools import needs_host_clang
+from attn_mlir import attention
 from attn_mlir.backends.amd.emulation import EmulatedHipKernel
 from gpu_cases import CASES, Sizes, failures, formula, inputs, ours, results
 
@@ -77,3 +78,25 @@ def test_second_backward() -> None:
         directions = [x.to(dtype) for x in inputs(case, SMALL, torch.float16, seed=3)]
         found.append(torch.autograd.grad(first, [*leaves, upstream], directions))
     assert all(_relative(x, y) < 2e-3 for x, y in zip(*found, strict=True))
+
+
+@needs_host_clang
+@pytest.mark.parametrize("together", [1, 128])
+def test_numbers_that_rows_share(together: int) -> None:
+    """Rows add to a number of their own, or all lanes of a wave to one, for which they add their sum once."""
+    q, k, v = (torch.randn(1, 2, 150, 32).half().requires_grad_() for _ in range(3))
+    number = (torch.rand(2, 150) + 0.5).requires_grad_()
+
+    def row(s: Tensor, b: int, h: int, q_idx: int) -> Tensor:
+        place = q_idx // 128 if together > 1 else q_idx
+        e = ((s - s.max()) * number[h, place]).exp()
+        return e / (e.sum() + number[h, place])
+
+    o = attention(q, k, v, row=row, device=EMULATED)
+    do = torch.randn_like(o)
+    wide = [x.detach().double().requires_grad_() for x in (q, k, v, number)]
+    s, of_row = wide[0] @ wide[1].mT / 32**0.5, wide[3][:, torch.arange(150) // together][None, :, :, None]
+    e = ((s - s.amax(-1, keepdim=True)) * of_row).exp()
+    right = torch.autograd.grad((e / (e.sum(-1, keepdim=True) + of_row)) @ wide[2], wide, do.double())
+    for got, want in zip(torch.autograd.grad(o, (q, k, v, number), do), right, strict=True):
+        assert float((got.double() - want).norm() / want.norm()) < 2e-3

@@ -131,12 +131,37 @@ class _Kernel:
             shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
             wanted = "" if condition == "true" else f" && {condition}"
             exists, address = self._exists(extents[0], len(extents) == 1), p.arguments.element(memory, indices)
+            if self._is_in_waves(op):
+                self._add_together(f"{exists}{wanted}", shown, address, [index for index in indices if not index.isdecimal()])
+                return
             p.line(f"if ({exists}{wanted}) {p.dialect.add}(&{address}, {shown});")
 
         if len(extents) == 1:
             body()
         else:
             p.columns(extents[1], [value, present, *place], body)
+
+    def _is_in_waves(self, op: ir.Operation) -> bool:
+        """Whether all threads of a wave add an element of their own, in f32, at a time."""
+        p, (memory, *extents) = self.print, op.operands
+        alone = len(extents) == 1 and p.lanes == 1 and not p.serial and self.threads % p.dialect.wave == 0
+        return alone and isinstance(ir.MemRefType(memory.type).element_type, ir.F32Type)
+
+    def _add_together(self, exists: str, value: str, address: str, indices: list[str]) -> None:
+        """Adds a number of each thread; where those of a wave go to one place, as they do in large buckets, their sum."""
+        p, together, of_all = self.print, self.print.names.fresh("together"), self.print.names.fresh("of_all")
+        own = [p.names.fresh("place") for _ in indices]
+        p.line(f"float {of_all} = {exists} ? {value} : 0;")
+        p.line(f"const float own_{of_all} = {of_all};")
+        p.line(f"int {together} = 1;")
+        for name, index in zip(own, indices, strict=True):
+            p.line(f"const int {name} = (int)({index});")
+        for step in (1 << n for n in range(p.dialect.wave.bit_length() - 1)):
+            equal = " & ".join(f"({p.dialect.neighbour(name, str(step))} == {name})" for name in own) or "1"
+            p.line(f"{together} &= {p.dialect.neighbour(together, str(step))} & {equal};")
+            p.line(f"{of_all} += {p.dialect.neighbour(of_all, str(step))};")
+        only = f"{p.dialect.thread} % {p.dialect.wave} == 0"
+        p.line(f"if ({together} ? {only} : ({exists})) {p.dialect.add}(&{address}, {together} ? {of_all} : own_{of_all});")
 
     def _scatter_row(self, op: ir.Operation) -> None:
         """All columns of a row add at one place: their sum is added, once."""

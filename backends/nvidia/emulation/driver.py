@@ -34,7 +34,7 @@ def compile_derivative(
     source: str, function: str, wrt: Sequence[str], deterministic: bool = False, segment: int = 0, device: str = EMULATED
 ) -> EmulatedLaunchPlan:
     """Compiles a derivative of the program `@attention`; see `driver.compile_derivative`."""
-    return compile_program(source, *derivative(function, wrt, CHIPS[device], segment), deterministic, device)
+    return compile_program(source, *derivative(function, wrt, CHIPS[device], segment, deterministic), deterministic, device)
 
 
 def compile_program(

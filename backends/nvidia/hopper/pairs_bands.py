@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_uses import is_always
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.mlir import ir
+from attn_mlir.passes.tiling.positions import Positions
 
 HEADER = "attn_bands.cuh"
 _BARRIER = 12
@@ -29,6 +30,9 @@ class BandSums:
         count, barrier = key_count(core, self.kernel), f"{_BARRIER} + warpgroup"
         writer.line(f"const int own_key = {ROWS} * warpgroup, own_thread = attn::opaque(threadIdx.x) % 128;")
         with core.scope(f"if (own_key < {count})"):
+            if self._step(op) is not None:
+                self._print_diagonals(op, weights, limit, times)
+                return
             writer.line("bool together = true;", "long long only_place = -1;")
             with core.scope(""):
                 self._place(op, "only_place", "own_key", "0")
@@ -42,27 +46,64 @@ class BandSums:
             with core.scope(f"if (attn::holds_for_all(together, {barrier}))"):
                 self._add(op, "lane == 0 ? only_place : -1", f"{times}attn::band_warp_sum(attn::packed_sum({weights.name}, {self.half}()))")
             with core.scope("else"):
-                eights, numbers = queries // 8, -(-(queries // 8 + 2) // 4) * 4
-                writer.line(
-                    f"float of_band[{numbers}];",
-                    f"attn::band_sums<{eights}, {numbers}, {self.half}>({weights.name}, of_band, lane);",
-                    f"const int own_row = own_thread / 32 * 16, own_number = attn::band_number<{eights}>(lane);",
-                )
-                with core.unrolled("n", numbers // 4):
-                    writer.line(
-                        f"const int diagonal = own_row + lane / 4 + 8 * (own_number + n - {eights}), first_row = max(diagonal, own_row);",
-                        "const int first_key = own_key + first_row, first_query = first_row - diagonal;",
-                    )
-                    self._first(op, f"first_row < own_row + 16 && first_query < {queries}", limit)
-                    writer.line(f"attn::add_places({core.arguments.pointer(op.operands[0])}, place, {times}of_band[n]);")
+                self._print_diagonals(op, weights, limit, times)
+
+    def _print_diagonals(self, op: ir.Operation, weights: WeightRegisters, limit: str | None, times: str) -> None:
+        """Adds a number for each diagonal of a warp."""
+        core, writer, queries = self.core, self.core.writer, self.kernel.queries
+        eights, numbers = queries // 8, -(-(queries // 8 + 2) // 4) * 4
+        to, step = core.arguments.pointer(op.operands[0]), self._step(op)
+        writer.line(
+            f"float of_band[{numbers}];",
+            f"attn::band_sums<{eights}, {numbers}, {self.half}>({weights.name}, of_band, lane);",
+            f"const int own_row = own_thread / 32 * 16, own_number = attn::band_number<{eights}>(lane);",
+        )
+        if step is not None:
+            # Each diagonal has a place of its own, a constant step from the one before.
+            writer.line(f"float *first_place = {to};")
+            with core.scope(""):
+                core.scalars.bind(body_of(op).arguments[0], "0")
+                core.scalars.bind(body_of(op).arguments[1], "0")
+                writer.line(f"first_place += {self._offset(op, yielded(body_of(op))[2:])};")
+        with core.unrolled("n", numbers // 4):
+            writer.line(
+                f"const int diagonal = own_row + lane / 4 + 8 * (own_number + n - {eights}), first_row = max(diagonal, own_row);",
+                "const int first_key = own_key + first_row, first_query = first_row - diagonal;",
+            )
+            exists = f"first_row < own_row + 16 && first_query < {queries}"
+            if step is None:
+                self._first(op, exists, limit)
+                writer.line(f"attn::add_places({to}, place, {times}of_band[n]);")
+                return
+            with core.scope(f"if ({self._exists(exists, limit)})"):
+                present = yielded(body_of(op))[1]
+                core.scalars.bind(body_of(op).arguments[0], "first_key")
+                core.scalars.bind(body_of(op).arguments[1], "first_query")
+                with core.scope("" if is_always(present) else f"if ({core.scalars.emit(present)})"):
+                    writer.line(f"attn::add_global(first_place + (own_key + diagonal) * {step}, {times}of_band[n]);")
+
+    def _step(self, op: ir.Operation) -> str | None:
+        """From the place of a diagonal to that of the next one; None where places are no affine function of it."""
+        block = body_of(op)
+        positions, terms = Positions(block), []
+        for number, index in enumerate(yielded(block)[2:]):
+            steps = positions.steps(index)
+            if steps is None:
+                return None
+            if not steps.same:
+                terms.append(f"{steps.row} * {self.core.arguments.stride(op.operands[0], number)}")
+        return f"({' + '.join(terms)})"
 
     def _first(self, op: ir.Operation, exists: str, limit: str | None) -> None:
         """The `place` that the diagonal of an element, `first_key` and `first_query`, is added to, or -1."""
         core = self.core
         core.writer.line("long long place = -1;")
-        exists += f" && first_key < {key_count(core, self.kernel)}{'' if limit is None else f' && first_query < {limit}'}"
-        with core.scope(f"if ({exists})"):
+        with core.scope(f"if ({self._exists(exists, limit)})"):
             self._place(op, "place", "first_key", "first_query")
+
+    def _exists(self, exists: str, limit: str | None) -> str:
+        """The same for keys and queries that are there."""
+        return f"{exists} && first_key < {key_count(self.core, self.kernel)}{'' if limit is None else f' && first_query < {limit}'}"
 
     def _place(self, op: ir.Operation, name: str, key: str, query: str) -> None:
         """Where an element is added, counted from the first one of the tensor."""

@@ -157,7 +157,7 @@ def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
     positions = Positions(body_of(scatter))
     value, present, *indices = yielded(positions.block)
     read = maker(value, "tensor.extract")
-    if not (is_always(present) or _compares_diagonals(positions, present)):
+    if not (is_always(present) or positions.along_diagonals(present)):
         return False
     along = [positions.along_diagonals(index) for index in indices]
     same = [steps is not None and steps.same for steps in map(positions.steps, indices)]
@@ -168,16 +168,6 @@ def _is_band(scatter: ir.Operation, tile: ir.Value) -> bool:
 def is_always(present: ir.Value) -> bool:
     """Whether all elements of a scatter are added."""
     return truth(present) is True
-
-
-def _compares_diagonals(positions: Positions, present: ir.Value) -> bool:
-    """Whether a comparison depends on the difference of row and column alone, as that of a causal mask."""
-    compared = maker(present, "arith.cmpi")
-    steps = [positions.steps(value) for value in compared.operands] if compared is not None else [None]
-    if any(each is None for each in steps):
-        return positions.along_diagonals(present)
-    (row, column), (other_row, other_column) = ((each.row, each.column) for each in steps if each is not None)
-    return row - other_row == other_column - column != 0
 
 
 def _only_rounds(op: ir.Operation, first: ir.Operation) -> bool:

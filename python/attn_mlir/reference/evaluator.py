@@ -145,6 +145,9 @@ def _sum(op: ir.Operation, w: Weights | PackedWeights, tensors: list[Array], fra
 
 
 def _scatter(op: ir.Operation, frame: EvaluationFrame, w: Weights | PackedWeights, like: Array) -> Array:
+    if isinstance(w, Weights) and "diagonals" in op.attributes:
+        batch, heads, queries, keys = w.shape
+        return scatter(op, frame, w, np.zeros((batch, heads, queries + keys)))
     if isinstance(w, Weights):
         return scatter(op, frame, w, like)
     return np.zeros(like.shape) + w.added(lambda part: scatter(op, frame, part, like))

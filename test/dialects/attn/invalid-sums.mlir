@@ -176,6 +176,25 @@ func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
       "attn.yield"(%x) : (f32) -> ()
     }) : () -> ()
   }) : () -> none
+  // expected-error @below {{'attn.scatter' along diagonals of pairs takes a tensor of keys and makes tensor<?x?x?xf32> or f64, got tensor<?x?xf32>}}
+  "attn.scatter"(%w, %slopes) ({
+  ^bb0(%b: index, %h: index, %i: index, %j: index):
+    "attn.yield"(%h) : (index) -> ()
+  }) {weight = 0, diagonals} : (none, tensor<?xf32>) -> tensor<?x?xf32>
+  return
+}
+
+// -----
+
+!t = tensor<?x?x?x64xf32>
+func.func @sums(%q: !t, %row: tensor<?x?x?xf32>, %slopes: tensor<?xf32>) {
+  %w = "attn.pairs"() ({
+    "attn.product"(%q, %q) : (!t, !t) -> ()
+    "attn.pair"() ({
+    ^bb0(%x: f32, %b: index, %h: index, %i: index, %j: index):
+      "attn.yield"(%x) : (f32) -> ()
+    }) : () -> ()
+  }) : () -> none
   // expected-error @below {{'attn.scatter' index takes 4 positions of type index}}
   "attn.scatter"(%w, %slopes) ({
   ^bb0(%b: index, %h: index, %i: index):
