@@ -291,7 +291,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             choices["values"] = "keys"
             whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
         if form.gather:
-            choices["gather"] = 1
+            choices["gather"] = form.gather
         try:
             return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):
