@@ -29,8 +29,8 @@ _WHOLE = (
 
 
 class PartsForm(NamedTuple):
-    """What kernels of parts have besides: values that are columns of the keys, loaded with them; how pages are copied, where not by one thread:
-    BY_ROWS, row by row, or BY_PARTS, by all warps that load."""
+    """What kernels of parts have besides: values that are columns of the keys, loaded with them; how pages are copied, where not by one
+    thread: BY_ROWS, row by row, or BY_PARTS, by all warps that load."""
 
     shared: bool
     gather: int

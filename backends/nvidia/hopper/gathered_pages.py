@@ -1,7 +1,7 @@
 """Keys in pages of 16 rows or some multiple: each warp of the producer copies every fourth part of PAGE_ROWS rows of a block by TMA.
 
-What one warp takes to ask for 16 boxes of 16 rows and 64 columns, some 30 instructions each that wait for each other, is about what a block of
-128 keys takes to come.
+What one warp takes to ask for 16 boxes of 16 rows and 64 columns, some 15 instructions each that wait for each other, is about what a block
+of 128 keys takes to come.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def of_ring(ring: Any, iteration: str = "") -> Boxes:
 
 
 def copy_page(core: Core, ring: Ring, boxes: Boxes, rows: int, to: str, place: Sequence[str], some: str) -> None:
-    """Copies rows of a page from a row on, `place` being row, head and page, to the bytes `to` of a stage, or, where there are not `some`, zeros."""
+    """Copies rows of a page to the bytes `to` of a stage, or, where there are not `some`, zeros. `place` is the first row, head and page."""
     descriptor = core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
     outside = core.cluster * boxes.number * boxes.columns
     for box in range(boxes.number):
