@@ -41,7 +41,7 @@ def of_ring(ring: Any, iteration: str = "") -> Boxes:
 
 
 def copy_page(core: Core, ring: Ring, boxes: Boxes, rows: int, to: str, place: Sequence[str], some: str) -> None:
-    """Copies rows of a page to the bytes `to` of a stage, or, where there are not `some`, zeros. `place` is the first row, head and page."""
+    """Copies rows of a page to the bytes `to` of a stage, or, where there are not `some`, zeros. `place`: first row, head and page."""
     descriptor = core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
     outside = core.cluster * boxes.number * boxes.columns
     for box in range(boxes.number):
