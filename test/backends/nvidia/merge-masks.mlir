@@ -94,3 +94,43 @@
     "warp.store"(%weights, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
   }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+!half = tensor<64x64xbf16, #warp.layout<"wgmma", "tile">>
+
+// Weights that share reciprocals are 0 at both.
+// CHECK: "warp.map"
+// CHECK: %[[Q:.*]] = arith.divf
+// CHECK: %[[SEEN:.*]] = arith.cmpi sge
+// CHECK: %[[WITHIN:.*]] = arith.cmpi slt, %{{.*}}, %{{.*}}
+// CHECK: %[[BOTH:.*]] = arith.andi %[[SEEN]], %[[WITHIN]]
+// CHECK: %[[P:.*]] = arith.select %[[BOTH]], %[[Q]], %{{.*}} : f32
+// CHECK-NEXT: %[[ROUNDED:.*]] = arith.truncf %[[P]]
+// CHECK-NEXT: "warp.yield"(%[[ROUNDED]])
+"warp.kernel"() ({
+^bb0(%n: index, %o: memref<?x?x?x64xbf16>):
+  %c0 = arith.constant 0 : index
+  %above = arith.constant 4.65661287E-10 : f32
+  %one = arith.constant 1.0 : f32
+  %zero = arith.constant 0.0 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %weights = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %d = arith.addf %s, %above : f32
+      %m = arith.minimumf %d, %one : f32
+      %q = arith.divf %above, %m {gpu.shared = 4 : i64} : f32
+      %seen = arith.cmpi sge, %i, %j : index
+      %a = arith.select %seen, %q, %zero : f32
+      %within = arith.cmpi slt, %j, %n : index
+      %p = arith.select %within, %a, %zero : f32
+      %r = arith.truncf %p : f32 to bf16
+      "warp.yield"(%r) {operandSegmentSizes = array<i32: 1, 0, 0>} : (bf16) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !half
+    "warp.store"(%weights, %o, %c0, %c0, %c0) : (!half, memref<?x?x?x64xbf16>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
