@@ -152,11 +152,11 @@ class GpuLaunchPlan(LaunchPlan):
         sizes = [inputs[number].shape[2] for number in self._paged]
         shared = (True, False) if self.shares_values(inputs) else (False,)
         copied = any(size % PAGE_ROWS for size in sizes)
-        gathers = (BY_ROWS,) if copied else (BY_PARTS, 0) if any(self.copies_rows(size) for size in sizes) else (0,)
+        gathers = (BY_ROWS,) if copied else (BY_PARTS, 0) if any(self.copies_parts(size) for size in sizes) else (0,)
         return [PartsForm(values, gather) for values in shared for gather in gathers]
 
-    def copies_rows(self, size: int) -> bool:
-        """Whether rows of pages of so many are better copied one by one, though copies of several would do."""
+    def copies_parts(self, size: int) -> bool:
+        """Whether pages of so many rows are better copied part by part by all warps that load than by one thread."""
         return False
 
     def _split(self, form: PartsForm) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
