@@ -25,7 +25,8 @@ def shared(map_: ir.Operation, tile: Fragment) -> ir.Operation | None:
 
 
 def _masks(block: ir.Block, division: ir.Operation) -> list[ir.Value] | None:
-    """The conditions of a map whose only selects make 0 of all that it makes of a division, one in another; None for other maps."""
+    """The conditions, of columns and bounds of rows, of a map whose only selects make 0 of all that it makes of a division, one in another;
+    None for other maps."""
     made = list(block.operations[-1].operation.operands)
     if len(made) != 1:
         return None
@@ -37,7 +38,11 @@ def _masks(block: ir.Block, division: ir.Operation) -> list[ir.Value] | None:
     after = _made_by(ops, [value])
     conditions = _made_by(ops, found)
     selects = [op for op in ops if op.name == "arith.select"]
-    return found if len(selects) == len(found) and division in after and division not in conditions else None
+    if len(selects) != len(found) or division not in after or division in conditions:
+        return None
+    row = block.arguments[0]  # conditions are computed twice: what reads more than a bound of the row would be read twice
+    cheap = all(op.name != "memref.load" and (op.name != "tensor.extract" or list(op.operands)[1:] == [row]) for op in conditions)
+    return found if cheap else None
 
 
 def _is_zero(value: ir.Value) -> bool:
