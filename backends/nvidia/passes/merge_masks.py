@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.maxima import is_running_maximum
-from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -16,7 +15,7 @@ _LEAST = -3.4e38
 @dataclass(frozen=True)
 class MergeMasks(Pass):
     """Where a map makes a tile of scores, -inf where a mask removes them, and the largest of those that lie in the block, the tile is -inf
-    past the end of the block, too, and the largest is that of the tile. So is a tile of weights that share reciprocals, 0 at both.
+    past the end of the block, too, and the largest is that of the tile.
 
     Exponentials of the tile are then 0 there by themselves, as is every sum of them: maps that make them, of numbers that are not larger
     than the largest float, select no more. A kernel stays as it is, with the reason in `warp.refused`, where no map makes such a tile, or
@@ -31,7 +30,7 @@ class MergeMasks(Pass):
 
 
 def _merge(kernel: ir.Operation) -> None:
-    maps = [op for op in find_all(kernel, "warp.map") if _kinds(op) == ["", "max"] or (_kinds(op) == [""] and _shares(op))]
+    maps = [op for op in find_all(kernel, "warp.map") if _kinds(op) == ["", "max"]]
     change_parts(maps, _change, "no map makes a tile and its largest elements")
 
 
@@ -39,28 +38,9 @@ def _kinds(map_: ir.Operation) -> list[str]:
     return [ir.StringAttr(kind).value for kind in map_.attributes["reductions"]]
 
 
-def _shares(map_: ir.Operation) -> bool:
-    return any(SHARED in view.operation.attributes for view in map_.regions[0].blocks[0].operations)
-
-
-def _change_weights(last: ir.Operation) -> None:
-    """Merges the masks of weights that share reciprocals. Raises Refused, with nothing changed."""
-    last = maker(last.operands[0], "arith.truncf") or last
-    within = maker(last.operands[0], "arith.select")
-    masked = maker(within.operands[1], "arith.select") if within is not None else None
-    if within is None or masked is None or not _is_zero(within.operands[2]) or not _is_zero(masked.operands[2]):
-        raise Refused("no mask removes weights besides the end of a block")
-    with masked.location, ir.InsertionPoint(last):
-        both = arith.AndIOp(masked.operands[0], within.operands[0]).result
-        last.operands[0] = arith.SelectOp(both, masked.operands[1], masked.operands[2]).result
-
-
 def _change(map_: ir.Operation) -> None:
     """Merges the masks of a map. Raises Refused, with nothing changed."""
     last = map_.regions[0].blocks[0].operations[-1].operation
-    if _kinds(map_) == [""]:
-        _change_weights(last)
-        return
     masked, within = (maker(value, "arith.select") for value in last.operands)
     if masked is None or within is None or not _is_least(masked.operands[2], float("-inf")):
         raise Refused("no mask removes elements of a tile")
