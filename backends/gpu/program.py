@@ -29,13 +29,15 @@ _WHOLE = (
 
 
 class PartsForm(NamedTuple):
-    """What kernels of parts have besides: values that are columns of the keys, loaded with them; rows that are copied one by one."""
+    """What kernels of parts have besides: values that are columns of the keys, loaded with them; how pages are copied, where not by one
+    thread: BY_ROWS, row by row, or BY_PARTS, by all warps that load."""
 
     shared: bool
-    gather: bool
+    gather: int
 
 
-WHOLE_ROWS = PartsForm(False, False)
+BY_ROWS, BY_PARTS = 1, 2
+WHOLE_ROWS = PartsForm(False, 0)
 
 
 class GpuLaunchPlan(LaunchPlan):
@@ -150,11 +152,11 @@ class GpuLaunchPlan(LaunchPlan):
         sizes = [inputs[number].shape[2] for number in self._paged]
         shared = (True, False) if self.shares_values(inputs) else (False,)
         copied = any(size % PAGE_ROWS for size in sizes)
-        gathers = (True,) if copied else (True, False) if any(self.copies_rows(size) for size in sizes) else (False,)
+        gathers = (BY_ROWS,) if copied else (BY_PARTS, 0) if any(self.copies_parts(size) for size in sizes) else (0,)
         return [PartsForm(values, gather) for values in shared for gather in gathers]
 
-    def copies_rows(self, size: int) -> bool:
-        """Whether rows of pages of so many are better copied one by one, though copies of several would do."""
+    def copies_parts(self, size: int) -> bool:
+        """Whether pages of so many rows are better copied part by part by all warps that load than by one thread."""
         return False
 
     def _split(self, form: PartsForm) -> "tuple[SplitDecode, GpuLaunchPlan] | None":
@@ -179,14 +181,14 @@ class GpuLaunchPlan(LaunchPlan):
 
     def gathers(self) -> bool:
         """Whether single queries may see keys in pages of any size."""
-        return len(self.host.steps) == 1 and self._split(PartsForm(False, True)) is not None
+        return len(self.host.steps) == 1 and self._split(PartsForm(False, BY_ROWS)) is not None
 
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
         """The kernels of parts and of their merge, or None."""
         return None
 
-    def sees_parts(self, gather: bool) -> bool:
-        """Whether single queries of packed sequences may see keys in parts, in pages whose rows are copied one by one if to `gather`."""
+    def sees_parts(self, gather: int) -> bool:
+        """Whether single queries of packed sequences may see keys in parts, in pages that are copied as `gather` says."""
         return len(self.host.steps) == 1 and self._split(PartsForm(False, gather)) is not None
 
     def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:

@@ -291,7 +291,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             choices["values"] = "keys"
             whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
         if form.gather:
-            choices["gather"] = 1
+            choices["gather"] = form.gather
         try:
             return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):
@@ -304,7 +304,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         same &= v.element_size() > 1  # 8-bit keys are widened for scores and for sums apart
         return same and steps and MAX_COLUMNS < v.shape[-1] <= k.shape[-1] and self._choices.get("arch") == HOPPER.arch
 
-    def copies_rows(self, size: int) -> bool:
+    def copies_parts(self, size: int) -> bool:
         return size < thresholds.COPIED_PAGES
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:

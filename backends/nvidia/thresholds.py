@@ -37,8 +37,8 @@ LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commi
 """Where the producer scans captured tensors for blocks that are partial, besides looking for pages."""
 GATHERING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit 063ea395")] = {1: (240, 72), 2: (216, 72)}
 """Where all warps of the producer copy single rows."""
-COPIED_PAGES: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/serving-h100.md")] = 64
-"""Pages of fewer rows are copied row by row for single queries, though TMA could bring 16 rows at a time."""
+COPIED_PAGES: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/serving-h200.md")] = 64
+"""Pages of fewer rows are copied part by part by all warps of the producer for single queries; of more, one thread asks for few."""
 LISTED_AHEAD: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/serving-h100.md")] = 48 << 20
 """Bytes of keys and values that lists name, up to which the kernel that sorts them brings them to the second level cache (50 MB)."""
 BROUGHT_PAGES: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/serving-h100.md")] = 4096

@@ -9,7 +9,7 @@ import torch
 
 from amd_tools import needs_host_clang
 from attn_mlir import Attention, attention, attention_varlen, driver, masks, rows
-from attn_mlir.backends.gpu.program import PartsForm
+from attn_mlir.backends.gpu.program import BY_PARTS, BY_ROWS, PartsForm
 from attn_mlir.backends.nvidia import driver as nvidia
 from attn_mlir.backends.program import OUTLINE
 from attn_mlir.diagnostics import DiagnosticError
@@ -165,7 +165,7 @@ def test_parts_of_pages(dim: int, values: int) -> None:
 
 def test_pages_of_any_size_are_refused_and_values_among_keys_are_widened_twice() -> None:
     made = single_queries(576, 512)
-    assert made.lower_parts(PartsForm(False, True)) is None
+    assert all(made.lower_parts(PartsForm(False, how)) is None for how in (BY_ROWS, BY_PARTS))
     k = torch.zeros(1, 1, 4, 576).to(E4)
     assert not made.shares_values([torch.zeros(1, 1, 1, 576).half(), k, k[..., :512]])
 

@@ -14,7 +14,7 @@ from attn_mlir.api.inputs import check_inputs
 from attn_mlir.api.key_lists import check_key_lists
 from attn_mlir.api.key_pages import attention_in_pages
 from attn_mlir.api.options import Options
-from attn_mlir.backends.gpu.program import PartsForm
+from attn_mlir.backends.gpu.program import BY_ROWS, PartsForm
 from generated_code import complaints
 from key_list_cases import agree, draw, inputs
 
@@ -143,7 +143,7 @@ def test_hopper_gathers_single_keys(texts: list[str]) -> None:
         in_pages((q, k, k[..., :values]), draw((1, 32, 1, 3, 50, 0), (1, 16), 1, 3), (1, 16))
         made: Any = driver.compile_derivative(texts[-1], "cuda", "", [])
         assert made.gathers()
-        for units in (made.lower_parts(PartsForm(shared, True)) for shared in ((False, True) if columns > 256 else (False,))):
+        for units in (made.lower_parts(PartsForm(shared, BY_ROWS)) for shared in ((False, True) if columns > 256 else (False,))):
             assert units[0].schedule["gather"] == 1 and not any(complaints(unit.code) for unit in units)
             text = units[0].code.source
             assert "attn::gather_rows<" in text and "k_map" not in text

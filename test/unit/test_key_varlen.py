@@ -11,7 +11,7 @@ import attn_mlir
 from amd_tools import needs_host_clang
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.api import key_varlen
-from attn_mlir.backends.gpu.program import PartsForm
+from attn_mlir.backends.gpu.program import BY_ROWS, PartsForm
 from attn_mlir.errors import ArgumentError, PerformanceWarning, UnsupportedError
 from generated_code import complaints
 from gpu_cases import GPU
@@ -321,7 +321,7 @@ def test_hopper_makes_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
         attention_varlen(q.half(), cache, cache[..., :values], offsets(QUERIES), key_index=index, key_block=(1, keys), **options)
         made: Any = driver.compile_derivative(texts[-1], "cuda", "", [])
         assert made.gathers()
-        form = PartsForm(dim > 256, True) if keys == 1 else PartsForm(False, False)
+        form = PartsForm(dim > 256, BY_ROWS) if keys == 1 else PartsForm(False, 0)
         units = made.lower_parts(form)
         assert units[0].schedule["emitter"] == "hopper" and not any(complaints(unit.code) for unit in units)
         assert ("attn::gather_rows<" in units[0].code.source) == (keys == 1)

@@ -13,7 +13,7 @@ import torch
 from attn_mlir import attention_varlen, driver, masks, rows
 from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
-from attn_mlir.backends.gpu.program import PartsForm
+from attn_mlir.backends.gpu.program import BY_PARTS, PartsForm
 from attn_mlir.backends.gpu.slices import joined
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
@@ -158,6 +158,23 @@ def test_wide_heads_are_launched_slice_by_slice(monkeypatch: pytest.MonkeyPatch,
         assert o.shape == (1, 4, 3, 520) and len(fake.named("cuLaunchKernelEx")) == 4 + 6
 
 
+@pytest.mark.parametrize(("dim", "values"), [(64, 64), (96, 96), (128, 128), (256, 256), (576, 512)])
+def test_all_warps_that_load_copy_parts_of_pages(dim: int, values: int) -> None:
+    """Each waits for a message, and asks for every fourth part; with values among the keys, too. Lanes write nothing that wgmma reads."""
+    q, k, used = torch.randn(3, 16, dim).half(), torch.randn(6, 16, 1, dim).half(), torch.tensor([30, 17, 1]).int()
+    text = text_of(
+        lambda: attention_varlen(q, k, k[..., :values], offsets([1, 1, 1]), seqused_k=used, block_table=torch.arange(6).int().view(3, 2))
+    )
+    made: Any = driver.compile_derivative(text, "cuda", "", [])
+    (parts, merge), (before, _) = (made.lower_parts(PartsForm(dim > 256, how)) for how in (BY_PARTS, 0))
+    assert parts.schedule["gather"] == BY_PARTS and not complaints(parts.code) and not complaints(merge.code)
+    source, other = (unit.code.source.split("__global__")[-1] for unit in (parts, before))
+    assert "gather_rows<" not in source and source.count("fence_proxy_async") == other.count("fence_proxy_async")
+    # Code of the warp that tells the others, and of those.
+    assert source.count("attn::load_shared_int4(message + part * 16)") >= 2 * (1 if dim > 256 else 2) and ".z % 16 == 0) {" in source
+    assert "const int part = turn + attn::warp_index() - " in source and "turn + attn::warp_index()" not in other
+
+
 def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """v = k[..., :512]: single queries have one kernel of parts, whose warpgroups share scores; of functions that change v, slices."""
     set_apart(monkeypatch, tmp_path)
@@ -172,8 +189,8 @@ def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch,
             made: Any = driver.compile_derivative(text, "cuda", "", [])
             (o,) = made.decode(given, "bshd", most)
             assert o.shape == (1, 128, 3, 512)
-            units = made.lower_parts(PartsForm(True, False))
-            whole = made.lower_whole(PartsForm(True, False))
+            units = made.lower_parts(PartsForm(True, 0))
+            whole = made.lower_whole(PartsForm(True, 0))
             assert (units is None) == (whole is None)
             for unit in (*(units or ()), *([whole] if whole else [])):
                 assert unit.schedule.get("values", "keys") == "keys" and not complaints(unit.code)

@@ -43,6 +43,10 @@ class Layout(Protocol):
 class GatheredRows:
     """Prints what the warps of the producer do about rings whose rows are copied one by one, in the order in which these are filled."""
 
+    arrivals = ARRIVALS
+    by_lanes = True
+    """Lanes write, which is something else to fences than what TMA brings."""
+
     def __init__(self, core: Core, layout: Layout) -> None:
         self.core, self.layout = core, layout
         self.rings: list[tuple[Ring, str]] = []
@@ -58,6 +62,10 @@ class GatheredRows:
     def _bytes(self, ring: Ring) -> int:
         """Page and place of each row, and the head, or -1 where no more is asked for."""
         return 8 * ring.rows + 16
+
+    def _head(self, ring: Ring) -> int:
+        """Where in a message the head is."""
+        return 8 * ring.rows
 
     def find(self, ring: Ring, table: ir.Value, place: list[str]) -> None:
         """Lane l looks where rows l, l + 32, ... of a block at `place` are. Pages that there are not are as rows that there are not."""
@@ -78,7 +86,7 @@ class GatheredRows:
     def send(self, ring: Ring, head: str, lines: Sequence[str]) -> None:
         """Fills a free stage: tells the other warps, and copies a share. One lane does before what `lines` say."""
         core, writer = self.core, self.core.writer
-        constant, each = next(name for other, name in self.rings if other is ring), -(-ring.rows // 32)
+        constant, each = self._constant(ring), -(-ring.rows // 32)
         with core.scope(""):
             writer.line(f"const uint32_t message = {self._message(ring, constant, ring.iteration)};")
             with writer.unrolled("i", each):
@@ -86,7 +94,7 @@ class GatheredRows:
                 writer.line(f"{inside}attn::gather_tell(message, 32 * i + lane, pages[i], places[i]);")
             writer.line("attn::warp_sync();")
             with writer.block("if (lane == 0)"):
-                writer.line(*lines, f"attn::store_shared_int(message + {8 * ring.rows}, {head});")
+                writer.line(*lines, f"attn::store_shared_int(message + {self._head(ring)}, {head});")
                 writer.line(
                     # One arrival at `full`, whose others are the copies, and one that wakes the other warps, which copy their shares.
                     f"attn::barrier_arrive({ring.barrier('full')});",
@@ -94,6 +102,9 @@ class GatheredRows:
                 )
             writer.line("attn::warp_sync();")
             self._copy(ring, head, ring.iteration, "0")
+
+    def _constant(self, ring: Ring) -> str:
+        return next(name for other, name in self.rings if other is ring)
 
     def _message(self, ring: Ring, constant: str, iteration: str) -> str:
         return f"shared + {constant}Rows + {iteration} % {ring.stages} * {self._bytes(ring)}"
@@ -115,7 +126,7 @@ class GatheredRows:
         (ring, constant), writer = self.rings[0], self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")  # the stage's last message may still be read
         with writer.block("if (lane == 0)"):
-            writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.iteration)} + {8 * ring.rows}, -1);")
+            writer.line(f"attn::store_shared_int({self._message(ring, constant, ring.iteration)} + {self._head(ring)}, -1);")
             # The workers read the message after this alone.
             writer.line(f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});")
 
@@ -130,7 +141,7 @@ class GatheredRows:
                     name = f"asked{number or ''}"
                     with core.scope(""):
                         writer.line(f"const uint32_t message = {self._message(ring, constant, 'iteration')};")
-                        writer.line(f"const int {name} = attn::load_shared_int(message + {8 * ring.rows});")
+                        writer.line(f"const int {name} = attn::load_shared_int(message + {self._head(ring)});")
                         if not number:
                             writer.line(f"if ({name} < 0) break;")
                         self._copy(ring, name, "iteration", f"attn::warp_index() - {first - 1}")

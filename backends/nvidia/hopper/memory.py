@@ -7,7 +7,8 @@ from math import gcd
 
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.nvidia.hopper.core import Core, check_element
-from attn_mlir.backends.nvidia.hopper.gathered_rows import ARRIVALS, GatheredRows
+from attn_mlir.backends.nvidia.hopper.gathered_pages import SECTION, Boxes, GatheredPages, copy_page, copy_part, of_ring
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GatheredRows
 from attn_mlir.backends.nvidia.hopper.tiles import SharedTile, atoms, round_up, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.hopper.widened_rings import WidenedRings, is_narrow
@@ -15,8 +16,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 ALIGNMENT = 1024
-SECTION = 3
-"""Swizzle atoms of a section."""
 BOX_ROWS = 64
 """Rows of a page that are copied at a time where it has them."""
 
@@ -126,18 +125,6 @@ class TileRing:
         return f"{iteration} & 1" if self.stages == 1 else f"{iteration} / {self.stages} & 1"
 
 
-@dataclass(frozen=True)
-class Boxes:
-    """Boxes that hold rows of a tile one after another: where they go, and the barriers of their bytes, one or of SECTION boxes each."""
-
-    to: str
-    columns: int
-    number: int
-    barriers: tuple[str, ...]
-    row_bytes: int = ROW_BYTES
-    swizzle: int = 128
-
-
 class SharedMemory:
     """The shared memory of one kernel, and the statements that fill, await and free it."""
 
@@ -163,9 +150,9 @@ class SharedMemory:
         key = (core.arguments.number(source), rows)
         if key not in self.rings:
             name = core.names.fresh(core.arguments.names[key[0]])
-            constant, gathered, widened = f"k{name[0].upper()}{name[1:]}", self._gathered(source), self._widened(source)
-            sections = -(-atoms(columns) // SECTION) if self.in_sections and not gathered else 1
-            arrivals = of_warps(self.widened.warps) if widened and self.widened else ARRIVALS if gathered else 1
+            constant, gathered, widened = f"k{name[0].upper()}{name[1:]}", self._gatherer(source), self._widened(source)
+            sections = -(-atoms(columns) // SECTION) if self.in_sections and not (gathered and gathered.by_lanes) else 1
+            arrivals = of_warps(self.widened.warps) if widened and self.widened else gathered.arrivals if gathered else 1
             self.rings[key] = TileRing(
                 name, source, rows, columns, check_element(load, load.results[0] if widened else source), stages,
                 self.layout.tile(constant, stages * tile_bytes(rows, columns)),
@@ -173,8 +160,8 @@ class SharedMemory:
                 self.layout.barrier(f"{constant}Free", stages, of_warps(self.warps)), sections=sections,
             )  # fmt: skip
             self.rings[key].iteration = core.names.fresh(f"{name}_iteration")
-            if gathered and self.gathered is not None:
-                self.gathered.reserve(self.rings[key], constant)
+            if gathered is not None:
+                gathered.reserve(self.rings[key], constant)
             if widened and self.widened is not None:
                 self.widened.reserve(self.rings[key])
         return self.rings[key]
@@ -195,8 +182,12 @@ class SharedMemory:
         self.program_tiles.append((load, tile))
         return tile
 
-    def _gathered(self, source: ir.Value) -> bool:
-        return self.gathered is not None and self.core.table_of(source) is not None
+    def gather(self, how: int) -> None:
+        """Which warps copy pages: 0: the one that decides what is loaded; 1: all, row by row; 2: all, part by part."""
+        self.gathered = (GatheredRows, GatheredPages)[how - 1](self.core, self.layout) if how else None
+
+    def _gatherer(self, source: ir.Value) -> GatheredRows | None:
+        return self.gathered if self.core.table_of(source) is not None else None
 
     def _widened(self, source: ir.Value) -> bool:
         return self.widened is not None and is_narrow(source)
@@ -230,8 +221,7 @@ class SharedMemory:
         if self.widened is not None and self._widened(ring.source):
             width = self.widened.width(ring)
             return Boxes(self.widened.at(), width, self.widened.boxes(ring), (self.widened.full(),), width, 0)
-        barriers = tuple(ring.barrier("full", "", n) for n in range(ring.sections))
-        return Boxes(ring.at(), COLUMNS, atoms(ring.columns), barriers)
+        return of_ring(ring)
 
     def _expect(self, ring: TileRing, place: list[str], numbers: Sequence[str]) -> list[str]:
         """What one thread tells of a stage before it is filled."""
@@ -265,7 +255,7 @@ class SharedMemory:
         descriptor = core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
-            barrier = boxes.barriers[box // SECTION] if len(boxes.barriers) > 1 else boxes.barriers[0]
+            barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
             core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {core.column_at(source, box * boxes.columns)}, {where});")
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
@@ -291,8 +281,9 @@ class SharedMemory:
         Of a ring that is widened the others do, whom `numbers` are told (`WidenedRings.told`).
         """
         core, writer, widened = self.core, self.core.writer, self._widened(ring.source)
-        if self.gathered is not None and core.table_of(ring.source) is not None:
-            self.gathered.send(ring, place[1], lines)
+        gathered = self._gatherer(ring.source)
+        if gathered is not None:
+            gathered.send(ring, place[1], [*lines, *([] if gathered.by_lanes else self._expect(ring, place, numbers))])
             return
         lines = [] if widened else lines
         if core.table_of(ring.source) is None:
@@ -307,7 +298,7 @@ class SharedMemory:
     def _send_pages(self, ring: TileRing, place: list[str], lines: Sequence[str]) -> None:
         """Up to BOX_ROWS rows of one page are copied at a time, as the engine takes about as long for 16. What is behind the last row of a
         sequence is copied from columns that a tensor does not have, which are zeros: a page may hold anything there. So the rows of
-        PAGE_ROWS that a sequence ends in come one by one, unless they are widened, which makes zeros of them.
+        PAGE_ROWS that a sequence ends in come one by one (`copy_part`), unless they are widened, which makes zeros of them.
         """
         core, writer = self.core, self.core.writer
         if ring.rows % PAGE_ROWS or ring.rows > 32 * PAGE_ROWS:
@@ -326,7 +317,7 @@ class SharedMemory:
                 writer.line(f"const int left = {place[3]} - box, {of_lane};")
                 with writer.block(f"if (left <= 0 || (left >= {most} && at_at + {most} <= {size}))"):
                     with writer.block("if (lane == 0)"):
-                        self._copy_page(ring, boxes, place[1], most, f"box * {boxes.row_bytes}", "at_at", "left > 0")
+                        copy_page(core, ring, boxes, most, f"box * {boxes.row_bytes}", ("at_at", place[1], "page_at"), "left > 0")
                 with writer.block("else"):
                     self._send_parts(ring, boxes, place, f"box / {PAGE_ROWS}", most // PAGE_ROWS)
         with writer.block("else"):
@@ -341,26 +332,11 @@ class SharedMemory:
             shared = ", ".join(f"{name}_at = __shfl_sync(0xffffffffu, {name}, part)" for name in ("page", "at", "some"))
             writer.line(f"const int {shared};")
             with writer.block("if (lane == 0)"):
-                to = f"part * {PAGE_ROWS * boxes.row_bytes}"
+                where = ("at_at", place[1], "page_at")
                 if self._widened(ring.source):
-                    self._copy_page(ring, boxes, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
-                    return
-                with writer.block(f"if (some_at % {PAGE_ROWS} == 0)"):
-                    self._copy_page(ring, boxes, place[1], PAGE_ROWS, to, "at_at", "some_at > 0")
-                with writer.block("else"):
-                    writer.line("#pragma unroll 1")
-                    with writer.block(f"for (int one = 0; one < {PAGE_ROWS}; ++one)"):
-                        self._copy_page(ring, boxes, place[1], 1, f"{to} + one * {boxes.row_bytes}", "at_at + one", "one < some_at")
-
-    def _copy_page(self, ring: TileRing, boxes: Boxes, head: str, rows: int, to: str, row: str, some: str) -> None:
-        """Copies rows of page `page_at` from `row` on to the bytes `to` of a stage, or, where there are not `some`, zeros."""
-        descriptor = self.core.arguments.descriptor(ring.source, boxes.columns, rows, boxes.swizzle)
-        outside = self.core.cluster * boxes.number * boxes.columns
-        for box in range(boxes.number):
-            address = f"{boxes.to} + {box * ring.rows * boxes.row_bytes} + {to}"
-            where = f"{some} ? {self.core.column_at(ring.source, box * boxes.columns)} : {outside}, {row}, {head}, page_at"
-            barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
-            self.core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
+                    copy_page(self.core, ring, boxes, PAGE_ROWS, f"part * {PAGE_ROWS * boxes.row_bytes}", where, "some_at > 0")
+                else:
+                    copy_part(self.core, ring, boxes, "part", where, "some_at")
 
     # ---- the consumers
 
@@ -368,7 +344,8 @@ class SharedMemory:
         """Waits for the stage of this iteration; the tile in it."""
         for section in range(ring.sections):
             self.wait_section(ring, section, iteration)
-        if self._gathered(ring.source):
+        gathered = self._gatherer(ring.source)
+        if gathered is not None and gathered.by_lanes:
             self.core.writer.line("attn::fence_proxy_async();")  # lanes wrote what wgmma reads
         return SharedTile(ring.at(iteration), ring.rows, ring.columns, ring.element)
 

@@ -9,7 +9,6 @@ from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER, LaneBits, pos
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
-from attn_mlir.backends.nvidia.hopper.gathered_rows import GatheredRows
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
@@ -43,7 +42,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
-        self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
+        self.memory.gather(int(schedule.get("gather", 0)))
         if schedule.get("widen"):
             ahead, many = 4 if int(schedule["producer_registers"]) > 40 else 2, int(schedule["wideners"])
             self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)

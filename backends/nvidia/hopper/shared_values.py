@@ -16,7 +16,7 @@ from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.structure import body, operations, yielded
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import PACKS, Core
-from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING, GatheredRows
+from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.memory import SECTION, SharedMemory, TileRing
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.shared_maps import Changes
@@ -138,7 +138,7 @@ class SharedValuesKernel(RowsKernel):
         self.form = read_form(kernel)
         self.warpgroups = 2
         self.memory = SharedMemory(self.core, 8)
-        self.memory.gathered = GatheredRows(self.core, self.memory.layout) if schedule.get("gather") else None
+        self.memory.gather(int(schedule.get("gather", 0)))
         self.memory.in_sections = True
         self.programs.warps = 8
         self.stores = Stores(self.core, self.memory, ROWS)
