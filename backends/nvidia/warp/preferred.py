@@ -65,6 +65,10 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
         return fields
+    if fields.get(CLAIMS) and "longer" in fields:  # calls of few keys
+        if key in thresholds.WARP_BUT_CLAIMED:
+            return fields
+        fields = {name: value for name, value in fields.items() if name != "longer"}
     kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
     if kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
