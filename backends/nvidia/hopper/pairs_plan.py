@@ -24,6 +24,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_late import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
@@ -98,7 +99,7 @@ def _of_few_keys(layout: BackwardLayout, choices: Mapping[str, int | str], order
 
     Nothing where somebody chose who adds, and where no program can store first sums.
     """
-    asked = {CLAIMS, "reduction_warps"} & choices.keys()
+    asked = {CLAIMS, PIECES, "reduction_warps"} & choices.keys()
     few = int(choices.get("length", 0)) < thresholds.CLAIMED_KEYS and choices.get("key_sums") == "auto"
     if not layout.key_sums or asked or not few:
         return {}
