@@ -106,9 +106,8 @@ spills two registers in the last step, which has fewer queries and comes once a 
 HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H200", "docs/notes/backward-sums.md")] = {(True, 64): 1}
 """Of these, steps of 16 columns of keys and of values that they hold in registers, which is what ptxas has left: with half as many more it
 serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
-CLAIMED_KEYS: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/backward-claims.md")] = 2048
-"""Keys from which on a warpgroup that makes sums over keys adds them itself, to zeros. With fewer, warps of the producer add them, and the
-first program stores: 1.07 times as fast at S 1024 of 64 columns, with and without a causal mask, and 0.96 to 0.98 at S 4096."""
+CLAIMED_KEYS: Annotated[dict[bool, int], Provenance("2026-11-28", "H200", "docs/notes/backward-claims.md")] = {True: 3072, False: 2048}
+"""By whether there is a mask: from how many keys on a warpgroup adds its sums over keys to zeros. Claims: 1.02 to 1.07 with fewer."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20
@@ -323,10 +322,6 @@ WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
 _FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
 _MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"
-WARP_BUT_CLAIMED: Annotated[Kinds, Provenance("2026-11-28", "H100", "docs/notes/backward-claims.md")] = _kinds({
-    (64, 64, 128, 64): "softmax masked",
-})  # fmt: skip
-"""Of these, those that stay with the Hopper emitter for up to `CLAIMED_KEYS` keys: 1.07 times as fast as the `warp` dialect's at S 1024."""
 WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
     (32, 32, 192, 128): _FOUR, (96, 96, 128, 128): _FOUR, (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax",
     (64, 64, 192, 128): f"{_FOUR}, {_MORE}, quotient masked, rectified, rectified masked",

@@ -111,7 +111,7 @@ def test_every_step_is_done_once(tmp_path: Path) -> None:
     ("name", "options", "pieces"),
     [
         ("derivatives/softmax", {}, None),  # warps of the producer add where there are few keys
-        ("derivatives/softmax", {"choices": f"{{length = {thresholds.CLAIMED_KEYS} : i64}}"}, 8),
+        ("derivatives/softmax", {"choices": f"{{length = {thresholds.CLAIMED_KEYS[False]} : i64}}"}, 8),
         ("derivatives/softmax", {"head": 128, "element": "bf16"}, 8),
         ("derivatives/softmax", {"head": 128, "choices": "{block_q = 128 : i64, block_kv = 64 : i64}"}, 8),
         ("derivatives/softmax", {"choices": "{pieces = 4 : i64}"}, 4),
@@ -175,7 +175,7 @@ def backward_units(**options: Any) -> dict[str, GpuKernel]:
     call = attn_mlir.Attention(**options)
     call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor") if options else None)
     outline = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
-    return driver._lower(call.ir(), *outline, {"arch": "sm_90a", "length": thresholds.CLAIMED_KEYS})[1]  # pyright: ignore[reportPrivateUsage]
+    return driver._lower(call.ir(), *outline, {"arch": "sm_90a", "length": thresholds.CLAIMED_KEYS[False]})[1]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_memory_for_partial_sums() -> None:

@@ -72,7 +72,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields["dropout"] = "lanes" if layout.words is not None else "own"
     # A warpgroup that makes sums over keys adds them, too.
     apart = layout.warpgroups > 1 and masked and not layout.key_sums
-    few = _of_few_keys(layout, choices, ordered)
+    few = _of_few_keys(layout, choices, (masked, ordered))
     fields |= few
     fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart or bool(few)))
     fields["order"] = choices.get("order", "dynamic")
@@ -94,17 +94,19 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return Refusal.of(error)
 
 
-def _of_few_keys(layout: BackwardLayout, choices: Mapping[str, int | str], ordered: bool) -> Fields:
+def _of_few_keys(layout: BackwardLayout, choices: Mapping[str, int | str], kind: tuple[bool, bool]) -> Fields:
     """From how many keys on there is another schedule: for fewer, warps of the producer store and add what a warpgroup makes sums of.
 
-    Nothing where somebody chose who adds, and where no program can store first sums.
+    Nothing where somebody chose who adds, and where no program can store first sums. `kind`: whether there is a mask, and a fixed order.
     """
+    masked, ordered = kind
+    keys = thresholds.CLAIMED_KEYS[masked]
     asked = {CLAIMS, PIECES, "reduction_warps"} & choices.keys()
-    few = int(choices.get("length", 0)) < thresholds.CLAIMED_KEYS and choices.get("key_sums") == "auto"
+    few = int(choices.get("length", 0)) < keys and choices.get("key_sums") == "auto"
     if not layout.key_sums or asked or not few:
         return {}
     layout.reduction_warps = bool(layout.adds)
-    return {"longer": thresholds.CLAIMED_KEYS} if claims_pay(layout.kernel, layout, ordered) else {}
+    return {"longer": keys} if claims_pay(layout.kernel, layout, ordered) else {}
 
 
 def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
