@@ -74,10 +74,10 @@ def derivative_for_gpu(source: str, function: str, wrt: Sequence[str], determini
     program = compile_program(source, *derivative(function, wrt, current_target().arch, segment, deterministic), deterministic)
     if function in _BACKWARD and program.beside is None:
 
-        def backward() -> None:
+        def backward(keys: int) -> None:
             with LOCK:
                 made = derivative_for_gpu(source, _BACKWARD[function], wrt, deterministic, segment)
-            made.binaries()
+            made.for_keys(keys).binaries()
 
         program.beside = backward
     return program

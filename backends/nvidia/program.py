@@ -85,8 +85,10 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
         self.compile_unaligned: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for dense biases that TMA cannot read (`unaligned_windows`)."""
-        self.beside: Callable[[], object] | None = None
-        """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
+        self.beside: Callable[[int], object] | None = None
+        """Compiles what is likely to be needed next, such as the backward pass of a forward pass, for calls of so many keys."""
+        self._keys = 0
+        """Those of the call that this program is compiled for."""
         self._narrow = max((int(unit.schedule.get(narrow_windows.NARROW, 0)) for unit in units.values()), default=0)
         self._windowed = unaligned_windows.copies_windows(units.values())
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
@@ -112,6 +114,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
+        if self.beside is not None and self._binaries is None:
+            self._keys = inputs[1].shape[2]
         with cuda.using(needed):
             results = super().run(inputs, layout)
             if key is not None and self._single:
@@ -121,6 +125,15 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 chain = repeated_kernels.chain(self.host, self.plan(inputs), self.units, launchers, inputs, results)
                 self._keep_form(key, chain)
         return results
+
+    def for_keys(self, keys: int) -> "NvidiaLaunchPlan":
+        """The program that runs calls of so many keys: this one, or one with another schedule."""
+        more = self.longer() if keys >= self._longer else None
+        return self if more is None else more.for_keys(keys)
+
+    def longer(self) -> "NvidiaLaunchPlan | None":
+        """The program for more keys, where schedules say that another one is better for them."""
+        return self.compile_longer(self._longer) if self._longer and self.compile_longer is not None else None
 
     def _by(self, other: "NvidiaLaunchPlan", inputs: Sequence[Any], layout: str) -> list[torch.Tensor]:
         """A run by another program for the same function, whose short ways are this one's, too."""
@@ -340,7 +353,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         with self._lock:
             if self._binaries is None:
                 if self.beside is not None:
-                    _in_background(self.beside)
+                    _in_background(functools.partial(self.beside, self._keys))
                 made = compile_all([unit.code for unit in self.units.values()])
                 self._binaries = dict(zip(self.units, made, strict=True))
                 if self.key:

@@ -279,6 +279,20 @@ def test_long_sequences_have_kernels_of_their_own(gpu: FakeCuda) -> None:
     assert max(len(short._calls), len(short._elsewhere)) <= 8
 
 
+def test_what_is_compiled_ahead_is_for_the_keys_of_the_call(gpu: FakeCuda, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once: when the forward pass itself is compiled."""
+    head, told = Argument("f16", (-1, -1, -1, 64)), list[int]()
+    host = Host("f", (head, head), (HostStep("f", (0, 1), (StepResult(like(0, 4), head),)),), (2,))
+    unit = GpuKernel(kernel(), code(KernelParameter("descriptor", 2, box=(64, 64))), {}, ("f16",))
+    program = NvidiaLaunchPlan("", "", {}, host, {"f": unit})
+    program.beside = told.append
+    monkeypatch.setattr(of_programs, "compile_all", lambda codes: [BINARY for _ in codes])
+    monkeypatch.setattr(of_programs, "_in_background", lambda work: work())
+    for keys in (99, 20):
+        program.run([heads(1, 2, 20, 64), heads(1, 2, keys, 64)])
+    assert told == [99]
+
+
 def test_gradients_are_rounded_where_they_are_written() -> None:
     """dk and dv are stored in the type of q; dq, to which programs add, stays f32."""
 

@@ -9,7 +9,7 @@ import torch
 import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW, Refusal
-from attn_mlir.backends.nvidia import driver, hopper, pipeline
+from attn_mlir.backends.nvidia import driver, hopper, pipeline, thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_plan
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
@@ -24,7 +24,7 @@ _NAMES = ("derivatives/softmax", "causal-softmax")
 @pytest.mark.parametrize("element", ["f16", "bf16"])
 def test_roles(name: str, element: str) -> None:
     """Two warpgroups hand over dS; the third one multiplies it with keys and adds dQ; the fourth one loads."""
-    ((schedule, code),) = kernels(name, element=element)
+    ((schedule, code),) = kernels(name, element=element, choices=f"{{length = {thresholds.CLAIMED_KEYS[True]} : i64}}")
     assert schedule["key_sums"] == "warpgroup" and not schedule["reduction_warps"] and code.threads == 512
     own, rest = code.source.split("if (warpgroup == 2)")[1].split("if (warpgroup == 3)")
     loads, consumers = rest.split("attn::more_registers<200>();")

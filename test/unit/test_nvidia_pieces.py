@@ -13,7 +13,7 @@ import attn_mlir
 from attn_mlir.backends.gpu.ahead import tables
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.emitters import Refusal
-from attn_mlir.backends.nvidia import driver, hopper, pipeline
+from attn_mlir.backends.nvidia import driver, hopper, pipeline, thresholds
 from attn_mlir.backends.nvidia.compiled_kernels import own_memory, own_words
 from attn_mlir.backends.nvidia.hopper import pairs_plan
 from attn_mlir.backends.nvidia.launch import COUNTER_WORDS
@@ -110,7 +110,8 @@ def test_every_step_is_done_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "options", "pieces"),
     [
-        ("derivatives/softmax", {}, 8),
+        ("derivatives/softmax", {}, None),  # warps of the producer add where there are few keys
+        ("derivatives/softmax", {"choices": f"{{length = {thresholds.CLAIMED_KEYS[False]} : i64}}"}, 8),
         ("derivatives/softmax", {"head": 128, "element": "bf16"}, 8),
         ("derivatives/softmax", {"head": 128, "choices": "{block_q = 128 : i64, block_kv = 64 : i64}"}, 8),
         ("derivatives/softmax", {"choices": "{pieces = 4 : i64}"}, 4),
@@ -170,11 +171,11 @@ def test_what_is_asked_for_in_vain(name: str, choices: dict[str, int | str], mes
 
 
 def backward_units(**options: Any) -> dict[str, GpuKernel]:
-    """The kernels of a backward pass of 64 columns."""
+    """The kernels of a backward pass of 64 columns, of many keys."""
     call = attn_mlir.Attention(**options)
     call.__dict__.update(_last=Inputs("f16", 64, 64), _form=("tensor", "tensor") if options else None)
     outline = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
-    return driver._lower(call.ir(), *outline, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+    return driver._lower(call.ir(), *outline, {"arch": "sm_90a", "length": thresholds.CLAIMED_KEYS[False]})[1]  # pyright: ignore[reportPrivateUsage]
 
 
 def test_memory_for_partial_sums() -> None:

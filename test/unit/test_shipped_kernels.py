@@ -74,6 +74,14 @@ def test_contents(project: tuple[Path, FakeNvrtc]) -> None:
     assert len(fake.compiled()) == 2  # each program's kernel once, and no backward pass of its own accord
 
 
+def test_programs_for_more_keys_come_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = install(monkeypatch, FakeNvrtc())
+    _forget(monkeypatch, tmp_path / "unused")
+    assert ship_kernels.write(tmp_path, [Standard("full", "f16", 128, "")], jobs=1) == {}
+    contents = json.loads((tmp_path / "attn_mlir_kernels" / "contents.json").read_text())
+    assert contents["programs"].keys() == {"full f16 128 o", "full f16 128 o, more keys"} and len(fake.compiled()) == 2
+
+
 def test_they_are_found(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By everything that comes to the same program: a mask as users write it for FlexAttention, another width of the window."""
     monkeypatch.setattr(driver, "_lower", _lowered)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
-from attn_mlir.backends.nvidia import narrow_windows
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
@@ -24,6 +24,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_late import (
 )
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
+from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
@@ -71,7 +72,9 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields["dropout"] = "lanes" if layout.words is not None else "own"
     # A warpgroup that makes sums over keys adds them, too.
     apart = layout.warpgroups > 1 and masked and not layout.key_sums
-    fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart))
+    few = _of_few_keys(layout, choices, (masked, ordered))
+    fields |= few
+    fields["reduction_warps"] = int(choices.get("reduction_warps", ordered or apart or bool(few)))
     fields["order"] = choices.get("order", "dynamic")
     descends = masked and ordered and not pairs_core(layout.kernel).packed and may_descend(layout.kernel)
     fields |= programs_together(layout, choices, (masked, ordered, descends))
@@ -89,6 +92,21 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
     except UnsupportedError as error:
         return Refusal.of(error)
+
+
+def _of_few_keys(layout: BackwardLayout, choices: Mapping[str, int | str], kind: tuple[bool, bool]) -> Fields:
+    """From how many keys on there is another schedule: for fewer, warps of the producer store and add what a warpgroup makes sums of.
+
+    Nothing where somebody chose who adds, and where no program can store first sums. `kind`: whether there is a mask, and a fixed order.
+    """
+    masked, ordered = kind
+    keys = thresholds.CLAIMED_KEYS[masked]
+    asked = {CLAIMS, PIECES, "reduction_warps"} & choices.keys()
+    few = int(choices.get("length", 0)) < keys and choices.get("key_sums") == "auto"
+    if not layout.key_sums or asked or not few:
+        return {}
+    layout.reduction_warps = bool(layout.adds)
+    return {"longer": keys} if claims_pay(layout.kernel, layout, ordered) else {}
 
 
 def emit_pairs(kernel: ir.Operation, target: NvidiaTarget, schedule: Fields) -> KernelCode:
