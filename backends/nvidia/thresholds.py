@@ -30,6 +30,8 @@ ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fd
 }  # fmt: skip
 SHARED_COLUMNS: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 448
 """Columns of v from which on two thread blocks share them: 1.12 to 1.36 times as fast as slices; 320 were slower."""
+SCORES_AHEAD: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/wide-heads-h100.md")] = 1
+"""Whether thread blocks that share columns send scores a block ahead (`ahead`)."""
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
     **ROW_REGISTERS, 2: (224, 56), 3: (152, 56),

@@ -76,7 +76,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         flow = thresholds.SHARED_RECIPROCALS
     shared = int(choices.get("cluster", 1)) > 1
     if shared:
-        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0}
+        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0, "exchange": "stores"}
+        fields["ahead"] = 0 if choices.get("windows") else thresholds.SCORES_AHEAD
         if not looks:
             fields |= dict(zip(("consumer_registers", "producer_registers"), thresholds.CLUSTER_REGISTERS, strict=True))
     fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})
