@@ -134,8 +134,13 @@ template <int Parts, int N, bool Copies, bool Ahead> static void check() {
       });
   for (std::thread &thread : threads) thread.join();
 }
-template <bool Copies, bool Ahead> static void check_all() { check<2, 32, Copies, Ahead>(), check<3, 24, Copies, Ahead>(), check<4, 16, Copies, Ahead>(); }
-int main() { check_all<false, false>(), check_all<false, true>(), check_all<true, false>(), check_all<true, true>(), std::printf("done\n"); }
+template <bool Copies, bool Ahead> static void check_all() {
+  check<2, 32, Copies, Ahead>(), check<3, 24, Copies, Ahead>(), check<4, 16, Copies, Ahead>();
+}
+int main() {
+  check_all<false, false>(), check_all<false, true>(), check_all<true, false>(), check_all<true, true>();
+  std::printf("done\n");
+}
 """
 
 

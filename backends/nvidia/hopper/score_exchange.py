@@ -40,18 +40,16 @@ class ScoreExchange:
         """Sends this thread block's part of the scores to the others."""
         if scores.columns != self.core.width:
             raise UnsupportedError("hopper: thread blocks of a cluster add scores of whole blocks of keys")
-        function = "copy_to_cluster" if self.copies else "send_to_cluster"
-        self.core.writer.line(f"attn::{function}<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {self._places()}, exchanges);")
+        self._call("attn::copy_to_cluster" if self.copies else "attn::send_to_cluster", scores, "exchanges")
 
     def receive(self, scores: RegTile) -> None:
         """Adds what the others sent to the scores that were sent last."""
-        self.core.writer.line(
-            f"attn::add_of_cluster<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {self._places()}, exchanges++);"
-        )
+        self._call("attn::add_of_cluster", scores, "exchanges++")
 
-    def _places(self) -> str:
+    def _call(self, function: str, scores: RegTile, count: str) -> None:
         warp = "threadIdx.x / 32"
-        return f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
+        places = f"shared + kScores + {warp} * {self.warp_bytes}, shared + kScoresFull + {warp} * 8, shared + kScoresFree + {warp} * 8"
+        self.core.writer.line(f"{function}<{self.core.cluster}, {self.slot_bytes}>({scores.name}, {places}, {count});")
 
 
 def check_shared(kernel: ir.Operation, known: set[ir.Operation]) -> None:
