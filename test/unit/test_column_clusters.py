@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from attn_mlir import Attention, attention, masks
 from attn_mlir.api.rows import sigmoid, softmax
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import column_clusters, hopper
+from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
+from attn_mlir.errors import AttnError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from generated_code import complaints, kernels
@@ -182,6 +185,30 @@ def test_who_can_share_columns(monkeypatch: pytest.MonkeyPatch, columns: tuple[i
     code = kernel_of(*columns, **options)
     assert code.cluster == cluster and not complaints(code)
     assert ("add_of_cluster<" in code.source) == (cluster > 1) and code.shared_bytes <= 232448
+
+
+@pytest.mark.parametrize(
+    ("chosen", "printed"),
+    [
+        ({"ahead": 0}, "send_to_cluster<2, 32768>(s"),
+        ({"ahead": 1}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 2}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 1, "order": "static"}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 0, "exchange": "copies"}, "copy_to_cluster<2, 32768>(s"),
+        ({"ahead": 1, "exchange": "copies"}, "copy_to_cluster<2, 32768>(next"),
+    ],
+)
+def test_ways_of_exchange(chosen: dict[str, int | str], printed: str) -> None:
+    program = trace(Definition(softmax, mask_mod=causal, scale=0.125), Inputs("bf16", 512, 512))
+    (code,) = kernels(replace(program, text=with_choices(program.text, {EVERY: {"cluster": 2, **chosen}})), ("",), ("nvidia",))
+    assert not complaints(code) and code.shared_bytes <= 232448 and printed in code.source
+
+
+@pytest.mark.parametrize("chosen", [{"ahead": 3}, {"exchange": "letters"}])
+def test_no_other_exchange(chosen: dict[str, int | str]) -> None:
+    program = trace(Definition(softmax, scale=0.125), Inputs("bf16", 512, 512))
+    with pytest.raises(AttnError, match="no kernel is made whose columns 2 thread blocks share"):
+        kernels(replace(program, text=with_choices(program.text, {EVERY: {"cluster": 2, **chosen}})), ("",), ("nvidia",))
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Callable[..., Any] | None) -> tuple[torch.Tensor, torch.Tensor]:

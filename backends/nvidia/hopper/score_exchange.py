@@ -11,6 +11,8 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HEADER = "attn_cluster.cuh"
+EXCHANGES = ("stores", "copies")
+"""How scores get to other thread blocks: 16 bytes of a lane at a time (`st.async`), or by the bulk engine, 16 rows at a time."""
 _WARP_ROWS = 16
 
 
