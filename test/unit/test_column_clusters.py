@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from attn_mlir import Attention, attention, masks
 from attn_mlir.api.rows import sigmoid, softmax
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import column_clusters, hopper
+from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
+from attn_mlir.errors import AttnError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
 from generated_code import complaints, kernels
@@ -76,6 +79,14 @@ static void send(uint32_t to, uint32_t barrier, float a, float b, float c, float
   const float4 value{a, b, c, d};
   std::memcpy(memory + to, &value, 16), at(barrier).change(0, -16);
 }
+static void copy_there(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  std::memcpy(memory + to, memory + here(from), bytes), at(barrier).change(0, -int(bytes));
+}
+static void fence_proxy_async() {}
+static void store_shared4(uint32_t address, float a, float b, float c, float d) {
+  const float4 value{a, b, c, d};
+  std::memcpy(memory + here(address), &value, 16);
+}
 static float4 load_shared4(uint32_t address) {
   float4 value;
   return std::memcpy(&value, memory + here(address), 16), value;
@@ -87,7 +98,11 @@ static float number(uint32_t round, uint32_t rank, uint32_t lane, int i) {
   x ^= x >> 15, x *= 2246822519u, x ^= x >> 13, x *= 3266489917u;
   return float(int(x >> 8)) / 4096.0f - 2048.0f;
 }
-template <int Parts, int N> static void check() {
+template <int Parts, int N, bool Copies> static void send_in(const float (&scores)[N], uint32_t round) {
+  if constexpr (Copies) attn::copy_to_cluster<Parts, 32 * N * 4>(scores, 64, 0, 1, round);
+  else attn::send_to_cluster<Parts, 32 * N * 4>(scores, 64, 0, 1, round);
+}
+template <int Parts, int N, bool Copies, bool Ahead> static void check() {
   std::vector<std::thread> threads;
   for (int r = 0; r < Parts; ++r) {
     warps[r] = std::make_unique<std::barrier<>>(32);
@@ -100,21 +115,35 @@ template <int Parts, int N> static void check() {
     for (unsigned lane = 0; lane < 32; ++lane)
       threads.emplace_back([=] {
         threadIdx.x = lane, rank_of_block = rank;
+        float scores[N], next[N];
+        const auto make = [&](float (&to)[N], uint32_t round) {
+          for (int i = 0; i < N; ++i) to[i] = number(round, rank, lane, i);
+        };
+        make(scores, 0), send_in<Parts, N, Copies>(scores, 0);
         for (uint32_t round = 0; round < 20; ++round) {
-          float scores[N];
-          for (int i = 0; i < N; ++i) scores[i] = number(round, rank, lane, i);
           if ((lane + round + rank) % 13 == 0) std::this_thread::sleep_for(std::chrono::microseconds(200));
           attn::add_of_cluster<Parts, 32 * N * 4>(scores, 64, 0, 1, round);
+          make(next, round + 1);
+          if (Ahead && round < 19) send_in<Parts, N, Copies>(next, round + 1);
+          if ((lane + round + rank) % 11 == 0) std::this_thread::sleep_for(std::chrono::microseconds(100));
           for (int i = 0; i < N; ++i) {
             float sum = number(round, 0, lane, i);
             for (uint32_t of = 1; of < Parts; ++of) sum += number(round, of, lane, i);
             if (sum != scores[i]) std::printf("%d, %u: %g, not %g\n", Parts, round, scores[i], sum), std::exit(1);
           }
+          if (!Ahead && round < 19) send_in<Parts, N, Copies>(next, round + 1);
+          std::memcpy(scores, next, sizeof scores);
         }
       });
   for (std::thread &thread : threads) thread.join();
 }
-int main() { check<2, 32>(), check<3, 24>(), check<4, 16>(), std::printf("done\n"); }
+template <bool Copies, bool Ahead> static void check_all() {
+  check<2, 32, Copies, Ahead>(), check<3, 24, Copies, Ahead>(), check<4, 16, Copies, Ahead>();
+}
+int main() {
+  check_all<false, false>(), check_all<false, true>(), check_all<true, false>(), check_all<true, true>();
+  std::printf("done\n");
+}
 """
 
 
@@ -122,9 +151,9 @@ int main() { check<2, 32>(), check<3, 24>(), check<4, 16>(), std::printf("done\n
 def test_scores_are_added_up_in_order(tmp_path: Path) -> None:
     """The exchange on this processor, a thread for each lane: the same bits for all, and no buffer is sent to while it is read."""
     assert COMPILER is not None
-    part = HEADER.read_text().partition("// Adds the fragments")[2].rpartition("} // namespace attn")[0]
+    part = HEADER.read_text().partition("// Sends a warp's fragment")[2].rpartition("} // namespace attn")[0]
     path = tmp_path / "exchange.cpp"
-    path.write_text(EXCHANGE.replace("PART", "// Adds" + part))
+    path.write_text(EXCHANGE.replace("PART", "// Sends" + part))
     flags = ["-std=c++20", "-O1", "-pthread", "-Wall", "-Werror", "-Wno-unused-function", "-Wno-unknown-pragmas"]
     subprocess.run([COMPILER, *flags, str(path), "-o", str(tmp_path / "exchange")], check=True)
     made = subprocess.run([str(tmp_path / "exchange")], capture_output=True, text=True, check=False, timeout=120)
@@ -156,6 +185,30 @@ def test_who_can_share_columns(monkeypatch: pytest.MonkeyPatch, columns: tuple[i
     code = kernel_of(*columns, **options)
     assert code.cluster == cluster and not complaints(code)
     assert ("add_of_cluster<" in code.source) == (cluster > 1) and code.shared_bytes <= 232448
+
+
+@pytest.mark.parametrize(
+    ("chosen", "printed"),
+    [
+        ({"ahead": 0}, "send_to_cluster<2, 32768>(s"),
+        ({"ahead": 1}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 2}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 1, "order": "static"}, "send_to_cluster<2, 32768>(next"),
+        ({"ahead": 0, "exchange": "copies"}, "copy_to_cluster<2, 32768>(s"),
+        ({"ahead": 1, "exchange": "copies"}, "copy_to_cluster<2, 32768>(next"),
+    ],
+)
+def test_ways_of_exchange(chosen: dict[str, int | str], printed: str) -> None:
+    program = trace(Definition(softmax, mask_mod=causal, scale=0.125), Inputs("bf16", 512, 512))
+    (code,) = kernels(replace(program, text=with_choices(program.text, {EVERY: {"cluster": 2, **chosen}})), ("",), ("nvidia",))
+    assert not complaints(code) and code.shared_bytes <= 232448 and printed in code.source
+
+
+@pytest.mark.parametrize("chosen", [{"ahead": 3}, {"exchange": "letters"}])
+def test_no_other_exchange(chosen: dict[str, int | str]) -> None:
+    program = trace(Definition(softmax, scale=0.125), Inputs("bf16", 512, 512))
+    with pytest.raises(AttnError, match="no kernel is made whose columns 2 thread blocks share"):
+        kernels(replace(program, text=with_choices(program.text, {EVERY: {"cluster": 2, **chosen}})), ("",), ("nvidia",))
 
 
 def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: Callable[..., Any] | None) -> tuple[torch.Tensor, torch.Tensor]:

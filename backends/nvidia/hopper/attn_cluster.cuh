@@ -48,13 +48,23 @@ ATTN_DEVICE float4 load_shared4(uint32_t address) {
   return value;
 }
 
+ATTN_DEVICE void store_shared4(uint32_t address, float a, float b, float c, float d) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d) : "memory");
+}
+// Copies shared memory to that of another thread block, whose barrier counts the bytes.
+ATTN_DEVICE void copy_there(uint32_t to, uint32_t from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "r"(from), "r"(bytes),
+               "r"(barrier)
+               : "memory");
+}
+
 // An address in shared memory without the rank of its thread block: in a descriptor of an operand it would be a part of the distance of atoms.
 ATTN_DEVICE uint32_t without_rank(uint32_t address) { return address & 0x3ffff; }
 
-// Adds the fragments of the same warp of all `Parts` thread blocks, in the order of their ranks: all get the same bits.
+// Sends a warp's fragment to the warps of the same number of all `Parts` thread blocks.
 // `buffer`: this warp's part of the first of `Parts - 1` buffers of `SlotBytes`; `full`, `free`: its barriers; `round` counts.
 template <int Parts, int SlotBytes, int N>
-ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
+ATTN_DEVICE void send_to_cluster(const float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
   static_assert(N % 4 == 0, "16 bytes are sent at a time");
   const uint32_t rank = cluster_rank(), mine = threadIdx.x % 32 * 16;
   barrier_wait_cluster(free, (round & 1) ^ 1); // the others have read what was sent before
@@ -66,6 +76,33 @@ ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t fu
 #pragma unroll
     for (int i = 0; i < N; i += 4) send(to + i * 128, barrier, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
   }
+}
+
+// The same by a copy of the bulk engine for each of the others, from one more buffer: its copies have been read when all others are free.
+template <int Parts, int SlotBytes, int N>
+ATTN_DEVICE void copy_to_cluster(const float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
+  static_assert(N % 4 == 0, "16 bytes are stored at a time");
+  const uint32_t rank = cluster_rank(), from = buffer + (Parts - 1) * SlotBytes;
+  barrier_wait_cluster(free, (round & 1) ^ 1);
+#pragma unroll
+  for (int i = 0; i < N; i += 4) store_shared4(from + threadIdx.x % 32 * 16 + i * 128, scores[i], scores[i + 1], scores[i + 2], scores[i + 3]);
+  fence_proxy_async(); // the bulk engine reads what lanes wrote
+  __syncwarp();
+  if (threadIdx.x % 32 == 0) {
+    barrier_arrive_expect(full, (Parts - 1) * N * 4 * 32);
+#pragma unroll
+    for (int next = 1; next < Parts; ++next) {
+      const uint32_t there = (rank + next) % Parts;
+      copy_there(shared_of(buffer, there) + (Parts - 1 - next) * SlotBytes, from, N * 4 * 32, shared_of(full, there));
+    }
+  }
+}
+
+// Adds the fragments of the same warp of all `Parts` thread blocks, in the order of their ranks: all get the same bits.
+// What was sent last stands in `scores`.
+template <int Parts, int SlotBytes, int N>
+ATTN_DEVICE void add_of_cluster(float (&scores)[N], uint32_t buffer, uint32_t full, uint32_t free, uint32_t round) {
+  const uint32_t rank = cluster_rank(), mine = threadIdx.x % 32 * 16;
   barrier_wait_cluster(full, round & 1);
   if constexpr (Parts == 2) {
 #pragma unroll

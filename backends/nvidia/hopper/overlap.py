@@ -46,6 +46,8 @@ class Overlap:
         self.complete: Callable[[RegTile], None] | None = None
         """Prints what makes whole scores of a product over a part of the columns."""
         self.warpgroups, self.ping_pong, self.vote, self.pin = warpgroups, ping_pong, vote, pin
+        self.pending = 0
+        """Products that are in flight after the sums of the block before, when these are waited for."""
         # The body with the most ops has the mask: it is right for all blocks.
         partial = [step for step in steps if not step.whole]
         self.general = max(partial, key=lambda step: sum(len(operations(body(op))) for op in step.rest if op.name == "tile.map"))
@@ -152,7 +154,7 @@ class Overlap:
         writer.line("// The sums of the last block.")
         self.sums(consumer, self.general, packed, accumulator)
         consumer.products.wait(0, accumulator)
-        self.memory.free(self.values, self.before)
+        self.land_sums()
         core.seeds = {}
         for result, tile in zip(last.results, carried, strict=True):
             core.tiles[result] = consumer.whole(tile)
@@ -198,6 +200,10 @@ class Overlap:
         self.memory.free(self.keys)
         if self.complete is not None:
             self.complete(scores)
+
+    def land_sums(self) -> None:
+        """Gives back the values of sums that are done."""
+        self.memory.free(self.values, self.before)
 
     def dropout(self, consumer: Consumer, step: KvStep) -> None:
         """Makes the bits of the block while its scores are in flight, unless lanes make them once weights are packed."""
@@ -292,8 +298,8 @@ class Overlap:
             if accumulator is not None and op == weights:
                 if self.pin and first:
                     self.core.writer.line(f"attn::pin({' + '.join(first)});")
-                consumer.products.wait(0, accumulator)
-                self.memory.free(self.values, self.before)
+                consumer.products.wait(self.pending, accumulator)
+                self.land_sums()
             consumer.operation(op, [])
             self.free_windows(step, op)
             rows = [

@@ -17,6 +17,7 @@ from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
 from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
+from attn_mlir.backends.nvidia.hopper.score_exchange import EXCHANGES
 from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
@@ -76,7 +77,8 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
         flow = thresholds.SHARED_RECIPROCALS
     shared = int(choices.get("cluster", 1)) > 1
     if shared:
-        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0}
+        fields |= {"cluster": choices["cluster"], "order": "tiles", "lazy_rescale": 0, "exchange": "stores"}
+        fields["ahead"] = 0 if choices.get("windows") else thresholds.SCORES_AHEAD
         if not looks:
             fields |= dict(zip(("consumer_registers", "producer_registers"), thresholds.CLUSTER_REGISTERS, strict=True))
     fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})
@@ -89,6 +91,9 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if shared:
         if fields["order"] == "dynamic" or choices.get("flow", "each") != "each":  # each thread block would draw tiles of its own
             raise UnsupportedError("hopper: thread blocks share columns in the loop inside each program (flow = 'each'), in a fixed order")
+        if fields["exchange"] not in EXCHANGES or fields["ahead"] not in (0, 1, 2):
+            asked = f"not {fields['exchange']!r}, {fields['ahead']}"
+            raise UnsupportedError(f"hopper: scores are exchanged by {' or '.join(EXCHANGES)}, 0 to 2 ahead, {asked}")
         return _fitting(kernel, fields, {**choices, "flow": "each"}, True, thresholds.USUAL_STAGES, keys, target)
     flow = thresholds.UNMASKED_NARROW if flow == "flat" and narrow and not uneven and not fields["lazy_rescale"] else flow
     usual, stale = thresholds.NARROW_STAGES

@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEAD
 from attn_mlir.backends.nvidia.hopper.kernel_text import function_source
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
+from attn_mlir.backends.nvidia.hopper.overlap_ahead import AheadOverlap
 from attn_mlir.backends.nvidia.hopper.overlap_kept import KeptOverlap
 from attn_mlir.backends.nvidia.hopper.score_exchange import HEADER as CLUSTER_HEADER
 from attn_mlir.backends.nvidia.hopper.score_exchange import ScoreExchange, check_shared
@@ -117,6 +118,7 @@ class RowsKernel:
                 ping_pong = bool(self.schedule["ping_pong"]) and self.warpgroups > 1
                 asked = {"ping_pong": ping_pong, "vote": bool(self.schedule["vote"]), "pin": bool(self.schedule["pin"])}
                 kind = KeptOverlap if self.schedule["flow"] == "each" and self.schedule["lazy_rescale"] else Overlap
+                kind = AheadOverlap if self.schedule.get("ahead") else kind
                 self.overlaps[chain[0]] = kind(self.core, self.memory, steps, self.stages, self.warpgroups, **asked)
         if self.core.cluster > 1:
             self._share_columns()
@@ -140,11 +142,15 @@ class RowsKernel:
     def _share_columns(self) -> None:
         """Lets thread blocks of a cluster have a part of the columns each. Raises UnsupportedError where they cannot."""
         check_shared(self.kernel, {op for each in self.overlaps.values() for step in each.steps for op in (step.scores, step.sums)})
-        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups)
+        copies = self.schedule.get("exchange") == "copies"
+        self.exchange = ScoreExchange(self.core, self.memory.layout, 4 * self.warpgroups, copies=copies)
         for overlap in self.overlaps.values():
             if isinstance(overlap, KeptOverlap) or self.schedule["flow"] != "each":
                 raise UnsupportedError("hopper: thread blocks share columns in the loop inside each program (flow = 'each')")
-            overlap.complete = self.exchange.add
+            if isinstance(overlap, AheadOverlap):
+                overlap.exchange, overlap.early = self.exchange, self.schedule["ahead"] == 2
+            else:
+                overlap.complete = self.exchange.add
 
     def _bits(self) -> None:
         """Lets lanes make bits of dropout once weights are packed. Raises UnsupportedError where weights are not dropped then."""
