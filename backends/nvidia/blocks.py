@@ -136,6 +136,11 @@ def of_eight_bit(facts: NvidiaFacts) -> Fields:
     return fields | thresholds.HELD_KEYS if fields and not facts.masked else fields
 
 
+def turned_from(facts: NvidiaFacts) -> int:
+    """Queries of each key from which on values of 8 bits are transposed before the kernel; 0 where they never are."""
+    return thresholds.TURNED_FROM.get((facts.head, facts.masked), 0) if of_eight_bit(facts) else 0
+
+
 def long_eight_bit(facts: NvidiaFacts) -> Fields:
     """What is chosen for 8-bit elements on many keys (`thresholds.LONG_KEYS`), where that is faster: larger blocks, which have no registers
     left for scales of scores, other rows than softmax, and masks of more than positions.

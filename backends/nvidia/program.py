@@ -27,6 +27,7 @@ from attn_mlir.backends.nvidia import (
     repeated_kernel,
     repeated_kernels,
     thresholds,
+    turned_ahead,
     unaligned_windows,
     widened_ahead,
 )
@@ -83,11 +84,14 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where that has no form."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
+        self.compile_turned: Callable[[], NvidiaLaunchPlan] | None = None
+        """Compiles the same function for 8-bit values that were transposed before (`turned_ahead`)."""
         self.compile_unaligned: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for dense biases that TMA cannot read (`unaligned_windows`)."""
         self.beside: Callable[[], object] | None = None
         """Compiles what is likely to be needed next, such as the backward pass of a forward pass, while this program is compiled."""
         self._narrow = max((int(unit.schedule.get(narrow_windows.NARROW, 0)) for unit in units.values()), default=0)
+        self._turned_from = turned_ahead.queries_of(units.values())
         self._windowed = unaligned_windows.copies_windows(units.values())
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
@@ -109,6 +113,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 program = self.compile_wide()
                 program.listeners = self.listeners
                 return program.run(wide, layout)
+        if self._turned_from and self._single and self.compile_turned is not None and turned_ahead.pays(inputs, self._turned_from):
+            program = self.compile_turned()
+            turned = self._turned(inputs, program)
+            if turned is not None:
+                program.listeners = self.listeners
+                return program.run(turned, layout)
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
@@ -144,6 +154,16 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         for place in (1, 2):
             self._copies.note(place, widened_ahead.reason(inputs))
         return wide
+
+    def _turned(self, inputs: Sequence[Any], program: "NvidiaLaunchPlan") -> list[Any] | None:
+        """The inputs with v as transposed tiles for a program; None, which is told, where there is no memory for them."""
+        try:
+            turned = turned_ahead.turned(inputs, program.units[program._single])
+        except torch.OutOfMemoryError:
+            told("on cuda attention is slower than it could be: there is no memory to transpose 8-bit v once", "docs/fp8.md")
+            return None
+        self._copies.note(2, turned_ahead.reason(inputs))
+        return turned
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
@@ -208,7 +228,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         made = super().with_work(splits, invariant)
         assert isinstance(made, NvidiaLaunchPlan)
         if invariant:
-            made._longer = made._narrow = 0  # which kernel runs would depend on how many keys all sequences have together
+            made._longer = made._narrow = made._turned_from = (
+                0  # which kernel runs would depend on how many keys all sequences have together
+            )
             made._calls, made._elsewhere = {}, {}  # and short ways of this program may be those of others
         return made
 

@@ -17,6 +17,7 @@ from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import flag, i64
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
 from attn_mlir.passes.tiling.frame import argument_names
@@ -162,10 +163,12 @@ class Former:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             rings.check_columns(type_, partial=self.target.bulk_copies)
             argument, _ = self._memory(source)
-            name, turned = self.names[ir.BlockArgument(argument).arg_number], is_turned(op, self._reads(op), rows)
+            name, turned = self.names[ir.BlockArgument(argument).arg_number], ""
+            if is_turned(op, self._reads(op), rows):
+                turned = "ahead" if attributes.read(self.function, OF_TILES).get(TURNED) else "here"
             self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
 
-    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
         return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
@@ -328,7 +331,7 @@ class Former:
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
         sums = maps.scaled(*map(self._value, before)) if before else None
-        transpose_b = self.loaded[b].ring.raw is not None or ir.BoolAttr(op.attributes["transpose_b"]).value
+        transpose_b = self.loaded[b].ring.turned or ir.BoolAttr(op.attributes["transpose_b"]).value
         self.known[op.results[0]] = self._multiply(sums, left, self.loaded[b].memory, transpose_b, type_)
 
     def _multiply(self, sums: ir.Value | None, left: ir.Value, right: ir.Value, transpose_b: bool, type_: ir.Type) -> ir.Value:

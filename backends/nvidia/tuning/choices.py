@@ -13,6 +13,7 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.table import next_length
+from attn_mlir.backends.nvidia.turned_ahead import TURNED, TURNED_FROM
 from attn_mlir.mlir import ir
 
 TUNED = "nvidia.tuned"
@@ -69,8 +70,13 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     if known.get("emitter", "warp") != "warp":
         return known
     more, usual = blocks.long_eight_bit(shape), blocks.of_eight_bit(shape)
+    if not more and usual.keys() & known.keys():
+        return known
+    if not more and TURNED in known:
+        return {**usual, **thresholds.TURNED_STAGES[shape.masked], **known} if usual else known
     if not more:
-        return known if usual.keys() & known.keys() else {**usual, **known}
+        queries = blocks.turned_from(shape)
+        return {**usual, **({TURNED_FROM: queries} if queries else {}), **known}
     return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
 
 
