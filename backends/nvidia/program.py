@@ -32,7 +32,7 @@ from attn_mlir.backends.nvidia import (
     widened_ahead,
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
-from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
+from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, single_kernel, spilled
 from attn_mlir.backends.nvidia.delta_segments import delta_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
@@ -71,7 +71,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
         packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
-        self._single = "" if packed or sliced else _single_kernel(host, units)
+        self._single = "" if packed or sliced else single_kernel(host, units)
         self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
         self._segments: dict[tuple[int, torch.Size, torch.Size], int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
@@ -391,14 +391,6 @@ def _in_background(work: Callable[[], object]) -> None:
             work()
 
     threading.Thread(target=run, name="attn-mlir-ahead").start()
-
-
-def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
-    """The name of the only kernel of a program that returns what it writes; empty for other programs."""
-    name = host.steps[0].kernel
-    arguments = len(host.arguments)
-    whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
-    return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
 
 
 def _started(call: _Short, inputs: Sequence[Any]) -> list[torch.Tensor] | None:

@@ -63,10 +63,8 @@ NARROW_STAGES: Annotated[tuple[int, int], Provenance("2026-11-22", "H200", f"{_T
 """Stages of keys of narrow heads: usually, and without a mask where maxima stay."""
 USUAL_STAGES: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, Forward: a third stage")] = 2
 HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_TRIED}, heads a group")] = {
-    "even": 8,
-    "masked": 16,
-    "masked 128": 32,
-}
+    "even": 8, "masked": 16, "masked 128": 32,
+}  # fmt: skip
 """Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
 NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
 """Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
@@ -114,12 +112,9 @@ PROGRAMS_TOGETHER: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, m
 """Programs whose heads run together under a mask, the longest ones first."""
 _ORDER = Provenance("2026-11-27", "H100", "docs/notes/backward-order.md")
 ORDERED_TOGETHER: Annotated[dict[tuple[str, bool], tuple[int, int, int]], _ORDER] = {
-    ("descending", False): (512, 16, 16),
-    ("descending", True): (512, 64, 16),
-    ("even", False): (512, 16, 1),
-    ("even", True): (512, 32, 1),
-    ("masked", False): (1, 1, 1),
-    ("masked", True): (1, 1, 1),
+    ("descending", False): (512, 16, 16), ("descending", True): (512, 64, 16),
+    ("even", False): (512, 16, 1), ("even", True): (512, 32, 1),
+    ("masked", False): (1, 1, 1), ("masked", True): (1, 1, 1),
 }  # fmt: skip
 """The same where sums have a fixed order: programs, heads at most, and at least, by whether steps go to the first queries under a mask
 ("descending"), to the last ones ("masked"), or there is none, and whether heads are narrow. Programs of one head wait for each other when
@@ -366,11 +361,8 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = {
-    "whole": 2.6,
-    "segments": 11.9,
-    "state": 3.4,
-    "launches": 10.0,
-}
+    "whole": 2.6, "segments": 11.9, "state": 3.4, "launches": 10.0,
+}  # fmt: skip
 """Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of a state between these; of other launches."""
 DELTA_KEYS: Annotated[tuple[int, ...], Provenance("2026-11-27", "H200", "docs/notes/delta-segments.md")] = (64, 128)
 """Columns of k of scans whose segments have programs of two warpgroups, as those of these times; the times are those of 128."""

@@ -7,8 +7,6 @@ memory of its bytes, which is torch's, so that CUDA graphs capture it.
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import torch
-
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.nvidia import turning

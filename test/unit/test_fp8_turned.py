@@ -92,7 +92,7 @@ def test_tiles_that_were_transposed_before(dtype: torch.dtype, dim: int, masked:
 def test_warps_step_again_and_scales() -> None:
     program = emulated.compile_program(text_of(scales=True), "attention", more=TURNED)
     q, k, v = growing(130, 600, 128, E4, 8.0)
-    scales = {"k_descale": torch.tensor([-0.7, 1.5]), "v_descale": torch.tensor([0.5, -2.0])}
+    scales: dict[str, Any] = {"k_descale": torch.tensor([-0.7, 1.5]), "v_descale": torch.tensor([0.5, -2.0])}
     check(program.run([q, k, tiles_of(v, block_of(program)), *scales.values()])[0], q, k, v, **scales)
 
 
@@ -239,7 +239,7 @@ def test_on_a_gpu(dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPa
             there = [x.cuda() for x in given]
             mask = torch.ones(sq, skv, dtype=torch.bool)
             (o,) = program.run(there)
-            check(o.cpu(), *given, mask.tril() if masked else mask)
+            check(o.cpu(), given[0], given[1], given[2], mask.tril() if masked else mask)
             assert torch.equal(program.run(there)[0], o)
             by_position = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in there]
             assert torch.equal(program.run(by_position, "bshd")[0], o)
@@ -252,7 +252,7 @@ def test_on_a_gpu(dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPa
         graph.replay()
         program.run([q, k, torch.zeros_like(v)])
     torch.cuda.synchronize()
-    check(again.cpu(), *(x.cpu() for x in (q, k, v)), mask.tril() if masked else mask)
+    check(again.cpu(), q.cpu(), k.cpu(), v.cpu(), mask.tril() if masked else mask)
     with torch.cuda.stream(other):
         (aside,) = program.run([q, k, v])
         junk = torch.full((v.numel(),), 255, dtype=torch.uint8, device="cuda")

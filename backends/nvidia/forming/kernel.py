@@ -11,13 +11,12 @@ from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
-from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in, where_turned
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import flag, i64
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker, walk
 from attn_mlir.passes.tiling.frame import argument_names
@@ -163,9 +162,7 @@ class Former:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             rings.check_columns(type_, partial=self.target.bulk_copies)
             argument, _ = self._memory(source)
-            name, turned = self.names[ir.BlockArgument(argument).arg_number], ""
-            if is_turned(op, self._reads(op), rows):
-                turned = "ahead" if attributes.read(self.function, OF_TILES).get(TURNED) else "here"
+            name, turned = self.names[ir.BlockArgument(argument).arg_number], where_turned(op, self._reads(op), rows)
             self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
 
     def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
