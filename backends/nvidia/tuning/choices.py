@@ -40,7 +40,8 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     """
     own = attributes.read(function, attributes.CHOICES)
     kept = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {})}
-    known = {**{name: value for name, value in kept.items() if name != CLUSTER}, **own}
+    # Only who transposes values before a kernel asks for one that takes them so, in `own`.
+    known = {**{name: value for name, value in kept.items() if name not in (CLUSTER, TURNED)}, **own}
     if "block_q" in known and "block_kv" in known:
         return known
     if is_synchronous(known):
