@@ -9,7 +9,7 @@ from typing import Any
 
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
-from attn_mlir.backends.nvidia import turning
+from attn_mlir.backends.nvidia import thresholds, turning
 from attn_mlir.backends.nvidia.forming.rings import swizzle_of_row
 from attn_mlir.dialects.warp.copies import TURNED
 
@@ -27,9 +27,12 @@ def queries_of(units: Iterable[GpuKernel]) -> int:
 
 
 def pays(inputs: Sequence[Any], queries: int) -> bool:
-    """Whether so many queries read each key that to transpose values once is faster, and a kernel can."""
+    """Whether so many queries read each key, and there is so much to compute, that to transpose values once is faster, and a kernel can."""
     q, k, v = inputs[:3]
-    return 0 < k.shape[1] <= q.shape[1] and 0 not in v.shape and q.shape[2] * (q.shape[1] // k.shape[1]) >= queries and turning.may_turn(v)
+    if not 0 < k.shape[1] <= q.shape[1] or 0 in v.shape or q.shape[2] * (q.shape[1] // k.shape[1]) < queries:
+        return False
+    work = q.shape[:3].numel() * k.shape[2] * (q.shape[3] + v.shape[3])
+    return work >= thresholds.TURNED_WORK and turning.may_turn(v)
 
 
 def turned(inputs: Sequence[Any], unit: GpuKernel) -> list[Any]:

@@ -171,10 +171,12 @@ def test_faults_are_seen(fault: str, monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("queries", "heads", "keys", "ahead"), [(8192, 2, 100, True), (8191, 2, 100, False), (1024, 16, 100, True), (8192, 2, 0, False)]
+    ("queries", "heads", "keys", "ahead"),
+    [(8192, 2, 100, True), (8191, 2, 100, False), (1024, 16, 100, True), (8192, 2, 0, False), (8192, 2, 99, False)],
 )
 def test_queries_of_a_key_decide(queries: int, heads: int, keys: int, ahead: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turning, "may_turn", lambda v: True)
+    monkeypatch.setattr(thresholds, "TURNED_WORK", 2 * 1024 * 16 * 100 * 256)
     q, k = torch.empty(2, heads, queries, 128, device="meta"), torch.empty(2, 2, keys, 128, device="meta")
     assert turned_ahead.pays([q, k, k], 8192) == ahead
 
@@ -211,6 +213,7 @@ def test_a_call_that_pays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     stub = ProgramStub(program.compile_turned())
     monkeypatch.setattr(program, "compile_turned", lambda: stub)
     monkeypatch.setattr(program, "_turned_from", 600)
+    monkeypatch.setattr(thresholds, "TURNED_WORK", 1)
     monkeypatch.setattr(program._copies, "notes", {})
     q, k, v = inputs(300, 100, 128, E4)
     assert program.run([q, k, v], "bshd")[0] is q
@@ -234,6 +237,7 @@ def test_on_a_gpu(dtype: torch.dtype, masked: bool, monkeypatch: pytest.MonkeyPa
     compute(*inputs(1, 1, 128, dtype))
     program = driver.compile_program(compute.ir("traced"), "attention")
     monkeypatch.setattr(program, "_turned_from", 1)
+    monkeypatch.setattr(thresholds, "TURNED_WORK", 1)
     for sq, skv in ((1, 1), (17, 127), (127, 17), (1000, 1000), (130, 1000), (2048, 2048)):
         for given in (inputs(sq, skv, 128, dtype), growing(sq, skv, 128, dtype, 8.0)):
             there = [x.cuda() for x in given]
