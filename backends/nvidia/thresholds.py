@@ -171,9 +171,10 @@ EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100",
 HELD_KEYS: Annotated[Fields, Provenance("2026-11-27", "H100, H200", "docs/notes/fp8-hopper.md")] = {"first_stages": 4, "tell": 1}
 """Beside these, without a mask: one more stage of keys, held until no warp takes its step again. 1.03 times the speed at 8192 keys,
 0.99 to 1.00 at 2048; under a causal mask nothing was proven. Numbers of tiles told: 1.015 and 1.007, causal 0.998 and 0.985."""
-_TURNED = Provenance("2026-11-28", "H100", "docs/notes/fp8-votes.md")
-TURNED_FROM: Annotated[dict[tuple[int, bool], int], _TURNED] = {(128, False): 8192, (128, True): 16384}
-"""Queries of each key from which on softmax of 8-bit elements has values transposed before its kernel, by columns, and with a mask."""
+_TURNED = Provenance("2026-11-28", "none", "docs/notes/fp8-votes.md")
+TURNED_FROM: Annotated[dict[tuple[int, bool], int], _TURNED] = {}
+"""Queries of each key from which on softmax of 8-bit elements has values transposed before its kernel, by columns, and with a mask.
+None: it has not run on a GPU. A model of bytes gives 8192 for (128, False), and 16384 for (128, True)."""
 TURNED_STAGES: Annotated[dict[bool, Fields], _TURNED] = {
     False: {"stages": 5, "first_stages": 5}, True: {"stages": 5, "first_stages": 3},
 }  # fmt: skip
