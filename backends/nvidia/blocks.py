@@ -136,9 +136,12 @@ def of_eight_bit(facts: NvidiaFacts) -> Fields:
     return fields | thresholds.HELD_KEYS if fields and not facts.masked else fields
 
 
-def turned_from(facts: NvidiaFacts) -> int:
-    """Queries of each key from which on values of 8 bits are transposed before the kernel; 0 where they never are."""
-    return thresholds.TURNED_FROM.get((facts.head, facts.masked), 0) if of_eight_bit(facts) else 0
+def turned_values(facts: NvidiaFacts) -> tuple[int, Fields]:
+    """Queries of each key from which on values of 8 bits are transposed before the kernel, and what is chosen then; 0 where never."""
+    none: tuple[int, Fields] = (0, {})
+    known = facts.grid == "rows" and facts.bits == 8 and facts.head == facts.value
+    known = known and (bool(of_eight_bit(facts)) or facts.brief)
+    return thresholds.TURNED_VALUES.get((facts.head, facts.masked), none) if known else none
 
 
 def long_eight_bit(facts: NvidiaFacts) -> Fields:

@@ -171,15 +171,14 @@ EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100",
 HELD_KEYS: Annotated[Fields, Provenance("2026-11-27", "H100, H200", "docs/notes/fp8-hopper.md")] = {"first_stages": 4, "tell": 1}
 """Beside these, without a mask: one more stage of keys, held until no warp takes its step again. 1.03 times the speed at 8192 keys,
 0.99 to 1.00 at 2048; under a causal mask nothing was proven. Numbers of tiles told: 1.015 and 1.007, causal 0.998 and 0.985."""
-_TURNED = Provenance("2026-11-28", "none", "docs/notes/fp8-votes.md")
-TURNED_FROM: Annotated[dict[tuple[int, bool], int], _TURNED] = {}
-"""Queries of each key from which on softmax of 8-bit elements has values transposed before its kernel, by columns, and with a mask.
-None: it has not run on a GPU. A model of bytes gives 8192 for (128, False), and 16384 for (128, True)."""
-TURNED_STAGES: Annotated[dict[bool, Fields], _TURNED] = {
-    False: {"stages": 5, "first_stages": 5}, True: {"stages": 5, "first_stages": 3},
+_TURNED = Provenance("2026-11-28", "H200", "docs/notes/fp8-votes.md")
+TURNED_VALUES: Annotated[dict[tuple[int, bool], tuple[int, Fields]], _TURNED] = {
+    (128, False): (4096, {"stages": 5, "first_stages": 5}), (128, True): (8192, {"stages": 5, "first_stages": 5, "tell": 1}),
+    (64, False): (8192, {"stages": 3}), (256, False): (8192, {}), (256, True): (8192, {}),
 }  # fmt: skip
-"""Stages of such kernels, which have the room of tiles that are not transposed yet, by whether there is a mask."""
-TURNED_WORK: Annotated[int, Provenance("2026-11-28", "none", "docs/notes/fp8-votes.md")] = 2**37
+"""Queries of each key from which on softmax of 8-bit elements has values transposed before its kernel, and what is chosen for that, by
+columns and whether there is a mask: 1.03 to 1.05 times as fast at 128 columns, 1.08 at 64, 1.13 to 1.23 at 256."""
+TURNED_WORK: Annotated[int, _TURNED] = 2**37
 """Pairs times columns of k and v from which on that is so: one more launch takes a time of its own."""
 LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
 """Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""

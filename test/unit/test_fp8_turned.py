@@ -185,10 +185,14 @@ def test_which_schedules_have_it() -> None:
     """Softmax of 128 columns; not where somebody chose something, where the number of queries may decide nothing, and once it is done."""
     for masked in (False, True):
         program = driver.compile_program(text_of(128, masked), "attention")
-        assert program._turned_from == thresholds.TURNED_FROM.get((128, masked), 0)
+        assert program._turned_from == thresholds.TURNED_VALUES[128, masked][0]
         assert program.with_work(0, True)._turned_from == 0
         assert program.compile_turned is not None and program.compile_turned()._turned_from == 0
-    assert driver.compile_program(text_of(64), "attention")._turned_from == 0
+    assert driver.compile_program(text_of(64, masked=True), "attention")._turned_from == 0
+    assert driver.compile_program(text_of(64), "attention")._turned_from == 8192
+    short, longer = (driver.compile_program(text_of(256), "attention", more=more) for more in (None, {"length": 8192}))
+    assert short._turned_from == 0 and longer._turned_from == 8192 and longer.compile_turned is not None
+    assert "turned" in next(iter(longer.compile_turned().units.values())).schedule
     assert driver.compile_program(text_of(), "attention", more={"stages": 2})._turned_from == 0
 
 

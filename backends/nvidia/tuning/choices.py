@@ -73,12 +73,11 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     more, usual = blocks.long_eight_bit(shape), blocks.of_eight_bit(shape)
     if not more and usual.keys() & known.keys():
         return known
-    if not more and TURNED in known:
-        return {**usual, **thresholds.TURNED_STAGES[shape.masked], **known} if usual else known
+    queries, turned = blocks.turned_values(shape)
+    own = turned if TURNED in known else {TURNED_FROM: queries} if queries else {}
     if not more:
-        queries = blocks.turned_from(shape)
-        return {**usual, **({TURNED_FROM: queries} if queries else {}), **known}
-    return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
+        return {**usual, **own, **known}
+    return {**more, **own, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
 
 
 def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
