@@ -136,6 +136,14 @@ def of_eight_bit(facts: NvidiaFacts) -> Fields:
     return fields | thresholds.HELD_KEYS if fields and not facts.masked else fields
 
 
+def turned_values(facts: NvidiaFacts) -> tuple[int, Fields]:
+    """Queries of each key from which on values of 8 bits are transposed before the kernel, and what is chosen then; 0 where never."""
+    none: tuple[int, Fields] = (0, {})
+    known = facts.grid == "rows" and facts.bits == 8 and facts.head == facts.value
+    known = known and (bool(of_eight_bit(facts)) or facts.brief)
+    return thresholds.TURNED_VALUES.get((facts.head, facts.masked), none) if known else none
+
+
 def long_eight_bit(facts: NvidiaFacts) -> Fields:
     """What is chosen for 8-bit elements on many keys (`thresholds.LONG_KEYS`), where that is faster: larger blocks, which have no registers
     left for scales of scores, other rows than softmax, and masks of more than positions.

@@ -156,3 +156,11 @@ def facts_of(units: Sequence[GpuKernel], binaries: Mapping[str, Cubin]) -> list[
         {"name": unit.code.name, "schedule": unit.schedule, "kernel": asdict(unit.kernel), **binaries[unit.code.name].facts()}
         for unit in units
     ]
+
+
+def single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
+    """The name of the only kernel of a program that returns what it writes; empty for other programs."""
+    name = host.steps[0].kernel
+    arguments = len(host.arguments)
+    whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
+    return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""

@@ -13,7 +13,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel, read_units, slow_
 from attn_mlir.backends.gpu.program import GpuLaunchPlan
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.host import Host
-from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang, widened_ahead
+from attn_mlir.backends.nvidia import codegen, cuda, pipeline, target, tilelang, turned_ahead, widened_ahead
 from attn_mlir.backends.nvidia.compile import asked_for
 from attn_mlir.backends.nvidia.compiled_kernels import round_results, unpack
 from attn_mlir.backends.nvidia.derivatives import derivative
@@ -118,7 +118,13 @@ def compile_program(
             with LOCK:
                 return compile_program(source, name, prepare, deterministic, {**(more or {}), UNALIGNED: 1})
 
+        @cache
+        def turned() -> NvidiaLaunchPlan:
+            with LOCK:
+                return compile_program(source, name, prepare, deterministic, {**(more or {}), turned_ahead.TURNED: 1})
+
         program.compile_longer = longer
+        program.compile_turned = turned
         program.compile_unaligned = unaligned
         program.compile_packed = packed if not more else None
         if widened_ahead.may_widen(program.host, prepare, OUTLINE):

@@ -27,11 +27,12 @@ from attn_mlir.backends.nvidia import (
     repeated_kernel,
     repeated_kernels,
     thresholds,
+    turned_ahead,
     unaligned_windows,
     widened_ahead,
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
-from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, spilled
+from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, single_kernel, spilled
 from attn_mlir.backends.nvidia.delta_segments import delta_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
@@ -70,7 +71,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
         # Packed tensors have new lists of work in each call; where v is seen in slices, there is more than one launch.
         packed, sliced = any(unit.kernel.lengths for unit in units.values()), any(map(is_sliced, units.values()))
-        self._single = "" if packed or sliced else _single_kernel(host, units)
+        self._single = "" if packed or sliced else single_kernel(host, units)
         self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
         self._segments: dict[tuple[int, torch.Size, torch.Size], int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
@@ -83,6 +84,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         """Compiles the same function for windows of few keys, with so many heads of queries in a block; None where that has no form."""
         self.compile_wide: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for keys and values of q's type, where they have 8 bits (`widened_ahead`)."""
+        self.compile_turned: Callable[[], NvidiaLaunchPlan] | None = None
+        """Compiles the same function for 8-bit values that were transposed before (`turned_ahead`)."""
         self.compile_unaligned: Callable[[], NvidiaLaunchPlan] | None = None
         """Compiles the same function for dense biases that TMA cannot read (`unaligned_windows`)."""
         self.beside: Callable[[int], object] | None = None
@@ -90,6 +93,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._keys = 0
         """Those of the call that this program is compiled for."""
         self._narrow = max((int(unit.schedule.get(narrow_windows.NARROW, 0)) for unit in units.values()), default=0)
+        self._turned_from = turned_ahead.queries_of(units.values())
         self._windowed = unaligned_windows.copies_windows(units.values())
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
@@ -111,6 +115,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 program = self.compile_wide()
                 program.listeners = self.listeners
                 return program.run(wide, layout)
+        if self._turned_from and self._single and self.compile_turned is not None and turned_ahead.pays(inputs, self._turned_from):
+            program = self.compile_turned()
+            turned = self._turned(inputs, program)
+            if turned is not None:
+                program.listeners = self.listeners
+                return program.run(turned, layout)
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
@@ -157,6 +167,16 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         for place in (1, 2):
             self._copies.note(place, widened_ahead.reason(inputs))
         return wide
+
+    def _turned(self, inputs: Sequence[Any], program: "NvidiaLaunchPlan") -> list[Any] | None:
+        """The inputs with v as transposed tiles for a program; None, which is told, where there is no memory for them."""
+        try:
+            turned = turned_ahead.turned(inputs, program.units[program._single])
+        except torch.OutOfMemoryError:
+            told("on cuda attention is slower than it could be: there is no memory to transpose 8-bit v once", "docs/fp8.md")
+            return None
+        self._copies.note(2, turned_ahead.reason(inputs))
+        return turned
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""
@@ -221,7 +241,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         made = super().with_work(splits, invariant)
         assert isinstance(made, NvidiaLaunchPlan)
         if invariant:
-            made._longer = made._narrow = 0  # which kernel runs would depend on how many keys all sequences have together
+            made._longer = made._narrow = made._turned_from = (
+                0  # which kernel runs would depend on how many keys all sequences have together
+            )
             made._calls, made._elsewhere = {}, {}  # and short ways of this program may be those of others
         return made
 
@@ -382,14 +404,6 @@ def _in_background(work: Callable[[], object]) -> None:
             work()
 
     threading.Thread(target=run, name="attn-mlir-ahead").start()
-
-
-def _single_kernel(host: Host, units: Mapping[str, GpuKernel]) -> str:
-    """The name of the only kernel of a program that returns what it writes; empty for other programs."""
-    name = host.steps[0].kernel
-    arguments = len(host.arguments)
-    whole = host.returns == tuple(range(arguments, arguments + len(host.steps[0].results)))
-    return name if len(host.steps) == 1 and whole and name in units and units[name].is_plain else ""
 
 
 def _started(call: _Short, inputs: Sequence[Any]) -> list[torch.Tensor] | None:

@@ -65,10 +65,8 @@ NARROW_STAGES: Annotated[tuple[int, int], Provenance("2026-11-22", "H200", f"{_T
 """Stages of keys of narrow heads: usually, and without a mask where maxima stay."""
 USUAL_STAGES: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, Forward: a third stage")] = 2
 HEADS_TOGETHER: Annotated[dict[str, int], Provenance("2026-11-22", "H200", f"{_TRIED}, heads a group")] = {
-    "even": 8,
-    "masked": 16,
-    "masked 128": 32,
-}
+    "even": 8, "masked": 16, "masked 128": 32,
+}  # fmt: skip
 """Heads that run together, so that their keys stay in the L2 cache: without a mask, with one, and with one for 65 to 128 columns."""
 NARROW_HEADS_TOGETHER: Annotated[int, Provenance("2026-11-27", "H100", f"{_TRIED}, Narrow heads")] = 64
 """Those of narrow heads with a mask: with more of them fewer programs are left alone at the end."""
@@ -118,12 +116,9 @@ PROGRAMS_TOGETHER: Annotated[int, Provenance("2026-11-22", "H200", f"{_TRIED}, m
 """Programs whose heads run together under a mask, the longest ones first."""
 _ORDER = Provenance("2026-11-27", "H100", "docs/notes/backward-order.md")
 ORDERED_TOGETHER: Annotated[dict[tuple[str, bool], tuple[int, int, int]], _ORDER] = {
-    ("descending", False): (512, 16, 16),
-    ("descending", True): (512, 64, 16),
-    ("even", False): (512, 16, 1),
-    ("even", True): (512, 32, 1),
-    ("masked", False): (1, 1, 1),
-    ("masked", True): (1, 1, 1),
+    ("descending", False): (512, 16, 16), ("descending", True): (512, 64, 16),
+    ("even", False): (512, 16, 1), ("even", True): (512, 32, 1),
+    ("masked", False): (1, 1, 1), ("masked", True): (1, 1, 1),
 }  # fmt: skip
 """The same where sums have a fixed order: programs, heads at most, and at least, by whether steps go to the first queries under a mask
 ("descending"), to the last ones ("masked"), or there is none, and whether heads are narrow. Programs of one head wait for each other when
@@ -180,6 +175,15 @@ EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100",
 HELD_KEYS: Annotated[Fields, Provenance("2026-11-27", "H100, H200", "docs/notes/fp8-hopper.md")] = {"first_stages": 4, "tell": 1}
 """Beside these, without a mask: one more stage of keys, held until no warp takes its step again. 1.03 times the speed at 8192 keys,
 0.99 to 1.00 at 2048; under a causal mask nothing was proven. Numbers of tiles told: 1.015 and 1.007, causal 0.998 and 0.985."""
+_TURNED = Provenance("2026-11-28", "H200", "docs/notes/fp8-votes.md")
+TURNED_VALUES: Annotated[dict[tuple[int, bool], tuple[int, Fields]], _TURNED] = {
+    (128, False): (4096, {"stages": 5, "first_stages": 5}), (128, True): (8192, {"stages": 5, "first_stages": 5, "tell": 1}),
+    (64, False): (8192, {"stages": 3}), (256, False): (8192, {}), (256, True): (8192, {}),
+}  # fmt: skip
+"""Queries of each key from which on softmax of 8-bit elements has values transposed before its kernel, and what is chosen for that, by
+columns and whether there is a mask: 1.03 to 1.05 times as fast at 128 columns, 1.08 at 64, 1.13 to 1.23 at 256."""
+TURNED_WORK: Annotated[int, _TURNED] = 2**37
+"""Pairs times columns of k and v from which on that is so: one more launch takes a time of its own."""
 LONG_KEYS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = 8192
 """Keys from which on softmax of 8-bit elements has the blocks of LONG_EIGHT_BIT: at 2048 the last block is a larger part."""
 LONG_EIGHT_BIT: Annotated[dict[tuple[int, bool], Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {

@@ -2,11 +2,14 @@
 
 from typing import Any
 
+from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
 from attn_mlir.dialects.warp.kinds import bytes_of, checks_ordered, in_form, inside, is_global, is_shared, settled, swizzle_of
 from attn_mlir.mlir import ext, ir
 
+TURNED = "turned"
+"""The attribute of copies of tiles that were transposed before; in choices: that 8-bit values come so."""
 _LANES = 32
 _SHARED_ROWS = 32
 """Eight rows, the height of a swizzle, for each warp of a warpgroup."""
@@ -18,6 +21,15 @@ def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ran
     return check(op, fits, f"copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got {memory} and {tile}")
 
 
+def _checks_turned(op: ir.OpView, memory: ir.Type, tile: ir.Type) -> bool:
+    """A tile of whole rows, as columns."""
+    fits = is_global(memory, 4) and is_shared(tile, 2) and tile.element_type == memory.element_type and is_eight_bit(tile.element_type)
+    fits = fits and tile.shape[0] == memory.shape[3] and tile.shape[1] % 32 == 0
+    return check(
+        op, fits, f"brings turned tiles [D, n] of 8-bit elements, n a multiple of 32, of a memref [B, H, S, D], got {memory} and {tile}"
+    )
+
+
 def _checks_elected(op: ir.OpView) -> bool:
     return check(op, inside(op, "warp.elect"), "is for one thread: it stands in 'warp.elect'")
 
@@ -26,6 +38,9 @@ class CopyAsyncOp(Warp.Operation, name="copy_async"):
     """Rows from `row` on and columns from `column` on of `source[batch, head]` go to shared memory (TMA).
 
     Rows past the end are zeros. The bytes of the tile count at the barrier of the stage, which must have announced them.
+
+    With a unit attribute `turned`, n rows of 8-bit elements, from a multiple of n on, are the bytes of a tile [D, n] as they lie in shared
+    memory: the transpose that `warp.transpose` would make of the rows, which another kernel has written there.
     """
 
     source: ext.Operand[Any]
@@ -38,6 +53,8 @@ class CopyAsyncOp(Warp.Operation, name="copy_async"):
     stage: ext.Operand[ir.IndexType]
 
     def verify_invariants(self) -> bool:
+        if TURNED in self.operation.attributes:
+            return _checks_turned(self, self.source.type, self.target.type) and _checks_elected(self)
         return _checks_tile(self, self.source.type, self.target.type, is_shared(self.target.type, 2)) and _checks_elected(self)
 
 

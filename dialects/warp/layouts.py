@@ -88,6 +88,20 @@ def column_at(place: int) -> int:
     return 16 * sixteen + 8 * half + 2 * thread + own
 
 
+@cache
+def turned_places(columns: int, keys: int, swizzle: int) -> list[list[int]]:
+    """Where a tile [columns, keys] of 8-bit elements has what it has at a row and a place, in bytes behind its begin in shared memory.
+
+    Rows are in swizzle atoms of so many bytes, one after another; keys have the order of `column_at`.
+    """
+    found = [[0] * keys for _ in range(columns)]
+    for row in range(columns):
+        for place in range(keys):
+            at = place // swizzle * columns * swizzle + row * swizzle + place % swizzle
+            found[row][place] = at ^ (at >> 3 & swizzle - 16)
+    return found
+
+
 def mma32(columns: int) -> RegisterLayout:
     """Twice the accumulator of m16n8k16: a warp has 32 rows, so that what it reads of the other factor serves two products."""
     return _layout([(2, 0, 1), (2, 8, 0), (columns // 8, 0, 8), (2, 16, 0)], [(4, 0, 2), (8, 1, 0)], [(4, 32, 0)])

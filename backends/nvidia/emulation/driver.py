@@ -1,6 +1,6 @@
 """Compiles programs for the emulation of Hopper, or finds them in memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attn_mlir.backends.gpu import attributes
@@ -38,10 +38,15 @@ def compile_derivative(
 
 
 def compile_program(
-    source: str, name: str, prepare: str = OUTLINE, deterministic: bool = False, device: str = EMULATED
+    source: str,
+    name: str,
+    prepare: str = OUTLINE,
+    deterministic: bool = False,
+    device: str = EMULATED,
+    more: Mapping[str, int] | None = None,
 ) -> EmulatedLaunchPlan:
-    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory."""
-    choices: attributes.Fields = {**choices_of(device), **({"deterministic": 1} if deterministic else {})}
+    """Compiles function `name` of what the pipeline `prepare` makes of a module, or finds it in memory; `more` as on a GPU."""
+    choices: attributes.Fields = {**choices_of(device), **({"deterministic": 1} if deterministic else {}), **(more or {})}
     key = (source, name, prepare, *choices.items())
     if key not in _PROGRAMS:
         _PROGRAMS[key] = _compile(source, name, prepare, choices)

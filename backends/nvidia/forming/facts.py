@@ -15,6 +15,7 @@ FIELDS = (
     "early",
     "claims",
     "windows",
+    "turned",
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1

@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
-from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, is_turned, used_in
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in, where_turned
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import flag, i64
@@ -162,10 +162,10 @@ class Former:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
             rings.check_columns(type_, partial=self.target.bulk_copies)
             argument, _ = self._memory(source)
-            name, turned = self.names[ir.BlockArgument(argument).arg_number], is_turned(op, self._reads(op), rows)
+            name, turned = self.names[ir.BlockArgument(argument).arg_number], where_turned(op, self._reads(op), rows)
             self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
 
-    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
         return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
@@ -328,7 +328,7 @@ class Former:
         type_ = self._where().type_of(op.results[0].type)
         left = self._own_rows(self.loaded[a].memory) if a in self.loaded and self.loaded[a].fragment is None else self._tile(a)
         sums = maps.scaled(*map(self._value, before)) if before else None
-        transpose_b = self.loaded[b].ring.raw is not None or ir.BoolAttr(op.attributes["transpose_b"]).value
+        transpose_b = self.loaded[b].ring.turned or ir.BoolAttr(op.attributes["transpose_b"]).value
         self.known[op.results[0]] = self._multiply(sums, left, self.loaded[b].memory, transpose_b, type_)
 
     def _multiply(self, sums: ir.Value | None, left: ir.Value, right: ir.Value, transpose_b: bool, type_: ir.Type) -> ir.Value:

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
@@ -32,7 +33,7 @@ class Raw:
 class SharedRing:
     """A buffer with one stage for tiles of `source`. `count` numbers it among the rings of its kernel.
 
-    With `raw`, it holds their transposes (`warp.transpose`): who copies also transposes.
+    `turned`: it holds their transposes. With `raw` who copies also transposes (`warp.transpose`), else that was done before the kernel.
     """
 
     name: str
@@ -40,6 +41,7 @@ class SharedRing:
     buffer: ir.Value
     count: int
     raw: Raw | None
+    turned: bool
 
     @property
     def tile(self) -> ir.MemRefType:
@@ -72,12 +74,14 @@ def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
 
 def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
     """Shared memory for one tile: of 8-bit elements swizzled over as many bytes as its rows allow, else over as many as possible."""
-    row = shape[1] * element.width // 8
-    swizzle = SWIZZLE
-    if is_eight_bit(element) and row % SWIZZLE:
-        swizzle = SWIZZLE // 4 if row % (SWIZZLE // 2) else SWIZZLE // 2
+    swizzle = swizzle_of_row(shape[1]) if is_eight_bit(element) else SWIZZLE
     with build.named(f"{name}_buffer"):
         return build.op("alloc", results=[build.shared_type([1, *shape], element, swizzle)]).result
+
+
+def swizzle_of_row(columns: int) -> int:
+    """Bytes of a swizzle atom of rows of so many 8-bit elements."""
+    return next((size for size in (SWIZZLE, SWIZZLE // 2) if columns % size == 0), SWIZZLE // 4)
 
 
 def check_columns(type_: ir.MemRefType, partial: bool) -> None:
@@ -100,12 +104,15 @@ def tile_of(buffer: ir.Value) -> ir.MemRefType:
     return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
 
-def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: bool = False) -> RingBuffer:
-    """A ring of one stage for tiles of this shape, which all warps of so many warpgroups give back; `turned`: for their transposes."""
-    type_ = ir.MemRefType(source.type)
-    raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if turned else None
-    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if turned else 1, WARPS * warpgroups))
-    return RingBuffer(name, source, frame.buffer, count, raw, frame.full, frame.free)
+def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: str = "") -> RingBuffer:
+    """A ring of one stage for tiles of this shape, which all warps of so many warpgroups give back.
+
+    `turned`: for their transposes, which are made "here", by who copies, or "ahead", before the kernel.
+    """
+    type_, here = ir.MemRefType(source.type), turned == "here"
+    raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if here else None
+    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if here else 1, WARPS * warpgroups))
+    return RingBuffer(name, source, frame.buffer, count, raw, bool(turned), frame.full, frame.free)
 
 
 def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
@@ -154,7 +161,9 @@ def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use:
     build.op("wait", [to.free, stage, arith.XOrIOp(phase, build.index(1)).result])
     with ir.InsertionPoint(build.elect()):
         build.op("arrive_expect", [to.full, stage], bytes=bytes_of(tile.type))
-        build.op("copy_async", [ring.source, *place, tile, to.full, stage])
+        copy = build.op("copy_async", [ring.source, *place, tile, to.full, stage])
+        if ring.turned and ring.raw is None:
+            copy.attributes[TURNED] = ir.UnitAttr.get()
 
 
 def give_back(ring: RingBuffer, stage: ir.Value) -> None:

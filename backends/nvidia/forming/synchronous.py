@@ -55,12 +55,12 @@ class SynchronousFormer(Former):
         kernel.attributes[SCHEDULE] = attributes.write({**attributes.read(kernel, SCHEDULE), "arch": self.target.arch})
         return kernel
 
-    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: bool) -> SharedRing:
+    def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
         if ir.MemRefType(source.type).element_type.width == 8:
             raise Refused(f"{self.target.arch} has no 8-bit matrix instructions")
         if shape[0] % (_COPIED * WARPS * self.warpgroups):
             raise Refused(f"{WARPS * self.warpgroups} warps copy a multiple of {_COPIED} rows each, not {shape[0]} together")
-        return SharedRing(name, source, rings.buffer(name, source, shape[0]), len(self.rings), None)
+        return SharedRing(name, source, rings.buffer(name, source, shape[0]), len(self.rings), None, False)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
         tile, stage, _ = ring.at(self.counts[ring.count])

@@ -1,9 +1,12 @@
 """Questions about tiled functions: what their programs are, which loads read the same, whether a count is the rest of a block."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.attributes import SCHEDULE
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
 
@@ -55,13 +58,15 @@ _ATOM = 32
 """Keys of a swizzle atom of transposed values, at least."""
 
 
-def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:
-    """Whether products sum over the rows of what a load makes, `tiles`, and its elements have 8 bits: then they take its transpose.
+def where_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> str:
+    """Where tiles are transposed: nowhere (empty), "here", or "ahead" of the kernel, where the schedule says so (`copies.TURNED`).
+
+    They are where products sum over the rows of what a load makes, `tiles`, and its elements have 8 bits: then they take its transpose.
 
     Raises Refused where something else needs the tile as it is, or its rows are no whole swizzle atoms of the transpose.
     """
     if not is_eight_bit(ir.RankedTensorType(load.results[0].type).element_type):
-        return False
+        return ""
     uses = [use for tile in tiles for use in tile.uses]
     last = [use.operand_number == len(list(use.owner.operation.operands)) - 1 for use in uses]
     over_rows = [
@@ -72,4 +77,15 @@ def is_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> bool:
         raise Refused("a tile of 8-bit elements is used as it is and transposed: keys and values must be two tensors")
     if any(over_rows) and rows % _ATOM:
         raise Refused(f"values of 8 bits are transposed in blocks of a multiple of {_ATOM} keys, not {rows}")
-    return any(over_rows)
+    if not any(over_rows):
+        return ""
+    function = next(op for op in _around(load) if op.name == "func.func")
+    return "ahead" if SCHEDULE in function.attributes and attributes.read(function, SCHEDULE).get(TURNED) else "here"
+
+
+def _around(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The ops that an op stands in."""
+    above = op.parent
+    while above is not None:
+        yield above.operation
+        above = above.operation.parent

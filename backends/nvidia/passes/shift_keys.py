@@ -6,6 +6,7 @@ from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
@@ -17,7 +18,7 @@ class ShiftKeys(Pass):
     them all. Loops then begin and end so many whole blocks after it.
 
     A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, one may before,
-    or one begins or ends with whole blocks that are counted for all tiles together.
+    one begins or ends with whole blocks that are counted for all tiles together, or tiles were transposed before the kernel.
     """
 
     name = "warp-shift-keys"
@@ -31,6 +32,8 @@ def _shift(kernel: ir.Operation) -> None:
     if not wanted(kernel, "shift"):
         raise Refused("the schedule has blocks of keys that begin with multiples of their size")
     loops = [loop for loop in find_all(kernel, "scf.for") if constant(loop.operands[2]) is not None]
+    if any(TURNED in op.attributes for op in find_all(kernel, "warp.copy_async")):
+        raise Refused("tiles that were transposed before the kernel begin with multiples of their size")
     rounded = [found for loop in loops if (found := _rounded(loop.operands[0], loop.operands[2])) is not None]
     if not rounded:
         raise Refused("no loop begins with the block of a key that is computed")

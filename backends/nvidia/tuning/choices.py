@@ -13,6 +13,7 @@ from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.table import next_length
+from attn_mlir.backends.nvidia.turned_ahead import TURNED, TURNED_FROM
 from attn_mlir.mlir import ir
 
 TUNED = "nvidia.tuned"
@@ -39,7 +40,8 @@ def choices_for(function: ir.Operation, tuned: Mapping[str, Fields]) -> Fields:
     """
     own = attributes.read(function, attributes.CHOICES)
     kept = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {})}
-    known = {**{name: value for name, value in kept.items() if name != CLUSTER}, **own}
+    # Only who transposes values before a kernel asks for one that takes them so, in `own`.
+    known = {**{name: value for name, value in kept.items() if name not in (CLUSTER, TURNED)}, **own}
     if "block_q" in known and "block_kv" in known:
         return known
     if is_synchronous(known):
@@ -69,9 +71,13 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     if known.get("emitter", "warp") != "warp":
         return known
     more, usual = blocks.long_eight_bit(shape), blocks.of_eight_bit(shape)
+    if not more and usual.keys() & known.keys():
+        return known
+    queries, turned = blocks.turned_values(shape)
+    own = turned if TURNED in known else {TURNED_FROM: queries} if queries else {}
     if not more:
-        return known if usual.keys() & known.keys() else {**usual, **known}
-    return {**more, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
+        return {**usual, **own, **known}
+    return {**more, **own, **known} if int(known.get("length", 0)) >= thresholds.LONG_KEYS else {**known, "longer": thresholds.LONG_KEYS}
 
 
 def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, around, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
+from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
 
@@ -34,6 +35,11 @@ def _column(column: str, more: int) -> str:
 def _copy(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     source, batch, head, row, column, tile, barrier, stage = operands
     type_ = op.operands[5].type
+    if TURNED in op.attributes:  # bytes as they will lie there: nothing is swizzled any more
+        boxes = printer.arguments.descriptor(source, type_.shape[0], type_.shape[1], 0)
+        place = printer.arguments.copied_at(source, row, head, batch)
+        printer.line(f"attn::tma_load({tile.address}, {boxes}, {at(barrier, stage)}, {column}, {place});")
+        return
     for address, more in _atoms(tile, type_):
         place = f"{_column(column, more)}, {printer.arguments.copied_at(source, row, head, batch)}"
         printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")

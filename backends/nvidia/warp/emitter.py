@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.passes.claim_sums import ClaimSums
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
 from attn_mlir.backends.nvidia.passes.stage_windows import StageWindows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
+from attn_mlir.backends.nvidia.turned_ahead import TURNED_FROM
 from attn_mlir.backends.nvidia.warp.chips import rules_for
 from attn_mlir.backends.nvidia.warp.claimed import claimed
 from attn_mlir.backends.nvidia.warp.source import kernel_code
@@ -61,7 +62,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     elif fields.pop("claims", 0):
         fields |= claimed(kernel)
     if narrow:
-        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer",) if name in choices}}
+        fields = {**thresholds.EIGHT_BIT_FIELDS, **fields, **{name: choices[name] for name in ("longer", TURNED_FROM) if name in choices}}
         if facts & {"lengths", "paged"}:
             raise UnsupportedError(f"packed sequences and pages take no 8-bit q, k and v on NVIDIA GPUs yet: {_ADVICE}")
         if not target.eight_bit:

@@ -19,6 +19,15 @@
 
 // -----
 
+%s = ub.poison : memref<?x?x?x64xf8E4M3FN>
+%t = ub.poison : memref<96x64xf8E4M3FN, #warp.shared<64 : i64>>
+%b = ub.poison : !warp.barrier<1 : i64, 1 : i64>
+%i = ub.poison : index
+// expected-error @below {{'warp.copy_async' brings turned tiles [D, n] of 8-bit elements, n a multiple of 32, of a memref [B, H, S, D], got memref<?x?x?x64xf8E4M3FN> and memref<96x64xf8E4M3FN, #warp.shared<64 : i64>>}}
+"warp.copy_async"(%s, %i, %i, %i, %i, %t, %b, %i) {turned} : (memref<?x?x?x64xf8E4M3FN>, index, index, index, index, memref<96x64xf8E4M3FN, #warp.shared<64 : i64>>, !warp.barrier<1 : i64, 1 : i64>, index) -> ()
+
+// -----
+
 // expected-error @below {{'warp.store_wait' takes `read` as true or false, got 1 : i64}}
 "warp.store_wait"() {pending = 0, read = 1 : i64} : () -> ()
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.dialects.warp.kinds import bytes_of
-from attn_mlir.dialects.warp.layouts import column_at
+from attn_mlir.dialects.warp.copies import TURNED
+from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.dialects.warp.layouts import column_at, turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
@@ -196,10 +197,14 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     _place(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
     machine.accesses.write(view.cells(), unit.active[0], access)
-    found, skipped, cells = source.rows(batch, head, row, len(view.array))
+    turned = TURNED in inst.attributes
+    found, skipped, cells = source.rows(batch, head, row, view.array.shape[turned])
     machine.accesses.read(cells, unit.active[0], access, full=False)
     landed = np.zeros(view.array.shape)
-    landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
+    if turned:
+        landed[:] = _turned(inst, found, row)
+    else:
+        landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
     view.array[:] = np.nan
     half, left, size = len(landed) // 2, [2], bytes_of(inst.sources[5])
 
@@ -211,6 +216,14 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
         slot.arrive(Clocks(clock, dict(clock)), 0, -(size // 2))
 
     machine.events += [lambda: land(0), lambda: land(half)]
+
+
+def _turned(inst: Inst, found: np.ndarray, row: int) -> np.ndarray:
+    """The tile whose bytes in shared memory are these rows."""
+    columns, keys = inst.sources[5].shape
+    if len(found) != keys or row % keys:
+        raise Fault("out of bounds", inst.location, f"takes the turned tile of {keys} rows from {row} on, of which there are {len(found)}")
+    return found.reshape(-1)[np.array(turned_places(columns, keys, swizzle_of(inst.sources[5])))]
 
 
 def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
