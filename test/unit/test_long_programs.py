@@ -11,6 +11,7 @@ import attn_mlir
 from attn_mlir.backends.cpu import engine
 from attn_mlir.backends.cpu.translate import to_llvm
 from attn_mlir.backends.gpu.grid import depends_on_block
+from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError
@@ -106,7 +107,9 @@ def test_bounds_that_share_values_are_walked_once() -> None:
         module = ir.Module.parse(f"func.func @f(%a: index) {{ %0 = arith.addi %a, %a : index\n{lines}\nreturn }}")
         *body, _ = next(iter(module.body.operations)).regions[0].blocks[0].operations
         last = list(body)[-1].operation.results[0]
+        argument = module.body.operations[0].regions[0].blocks[0].arguments[0]
         assert not depends_on_block(last)
+        assert RowInterval(argument, argument, argument, 64).decides(last)
 
 
 def test_text_of_a_nested_expression_is_short() -> None:

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
-from attn_mlir.backends.nvidia.hopper.flat_state import PARTIAL, PROGRAM, FlatState, core_columns
+from attn_mlir.backends.nvidia.hopper.flat_state import PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
@@ -28,7 +28,7 @@ class FlatConsumer(FlatState):
         self.carried = self._declare()
         self._staging()
         through = all(through_tma(op.operands[1].type) for op in self.ops if op.name == "tile.store" and core_columns(op))
-        writer.line("uint32_t round = 0;", f"int {', '.join(PROGRAM)};")
+        writer.line("uint32_t round = 0;", f"int {', '.join(self.program)};")
         with writer.block("const auto next_program = [&]()"):
             self._fetch()
         writer.lines[-1] += ";"
@@ -79,7 +79,7 @@ class FlatConsumer(FlatState):
             writer.line("if (first && round > 0) release();", "++round;")
             # Two buffers alternate, each with a phase every second round.
             writer.line("attn::barrier_wait(shared + kQueriesFull + round % 2 * 8, round / 2 & 1);")
-            writer.line("next_program();", f"if (!{PROGRAM[3]}) break;")
+            writer.line("next_program();", f"if (!{self.program[3]}) break;")
             if self.in_registers:
                 writer.line("load_queries();")
         # Ping-pong: this warpgroup's products are issued after those of the one before; meanwhile that one computes exponentials.

@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
 from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
+from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
 from attn_mlir.backends.nvidia.hopper.steps import read_chain
@@ -26,7 +27,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_USUAL: Fields = {"lazy_rescale": 0, "sums": "own"}
+_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start"}
 """What schedules have without the savings of the flat loop."""
 
 
@@ -235,10 +236,12 @@ def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
         return _USUAL | {"dropout": dropout}
     plain = dropout != "own" or not find_all(kernel, "attn.kept")
     kept = plain and any(step.whole and keeps_reference(step) is not None for step in steps)
+    rows = rows_of(kernel)
     return {
         "dropout": dropout,
         "lazy_rescale": int(kept),
         "sums": "own" if sum_by_product(steps) is None else "product",
+        "align": "end" if later_rows_see_more(rows, steps) else "start",
     }
 
 

@@ -86,7 +86,7 @@ class RowsKernel:
                     gathered.workers(4 * self.warpgroups + 1)
             elif self.windows is not None:
                 with core.scope("else"):
-                    self.windows.workers(4 * self.warpgroups + 1)
+                    self.windows.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()

@@ -9,7 +9,6 @@ from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
-from attn_mlir.backends.nvidia.hopper.plan import is_uneven
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
@@ -71,8 +70,6 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         del kept["key_sums"]  # passes that make them late have hung on a GPU, and not run there since
     if "longer" in kept and key in thresholds.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
-    if _ends_with_rows(kernel, fields, key) and "align" not in asked:
-        kept["align"] = "end"
     if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
     told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD
@@ -86,12 +83,6 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     except (Refused, UnsupportedError):
         return fields
     return made
-
-
-def _ends_with_rows(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
-    """Whether the first block of rows is the short one: of narrow heads that keep maxima, where later rows see more keys."""
-    narrow = attributes.grid_kind(kernel) == "rows" and int(key[1]) <= thresholds.NARROW_COLUMNS
-    return narrow and bool(fields["lazy_rescale"]) and is_uneven(kernel) and not _is_packed(kernel)
 
 
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
