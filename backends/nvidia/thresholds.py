@@ -221,6 +221,7 @@ BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
 """Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
 _BOTH = Provenance("2026-11-27", "H100, H200", "docs/notes/warp-families-h100.md")
+_LATER = Provenance("2026-11-28", "H200", "docs/notes/warp-families-later.md")
 Kinds = frozenset[tuple[str, int, int, int, int]]
 """What weights of kernels are (`warp/preferred.py`), columns of q and k and of v, and blocks: rows of q and keys, or keys and queries."""
 
@@ -247,7 +248,18 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
     (256, 256, 128, 64): "plain passes, softmax keys, softmax exact keys, capped, capped exact",
 })  # fmt: skip
 """Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
-WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
+WARP_LATER_APART: Annotated[Kinds, _LATER] = _kinds({
+    (64, 64, 192, 128): "softmax numbers places masked, capped exact masked",
+    (128, 128, 128, 128): "passes exact",
+})  # fmt: skip
+"""Those of the next ones whose loops stay apart, without which they spill, or are no faster."""
+WARP_LATER: Annotated[Kinds, _LATER] = WARP_LATER_APART | _kinds({
+    (16, 16, 192, 128): "softmax masked, softmax window masked",
+    (64, 64, 192, 128): "absolute masked, capped exact",
+    (128, 128, 128, 128): "softmax exact numbers places masked, softmax exact documents masked",
+})  # fmt: skip
+"""Forward passes that the `warp` dialect makes since tiles are told and queries have two stages: 0.98 to 1.41."""
+WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
@@ -276,7 +288,7 @@ WARP_LONGER: Annotated[int, _BOTH] = 49152
 """Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
 32768, 1.00 to 1.04 at 65536."""
 _NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
-WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
+WARP_TOLD: Annotated[Kinds, _NARROW] = WARP_LATER | _kinds({
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
 })  # fmt: skip

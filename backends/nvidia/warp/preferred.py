@@ -75,7 +75,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD
     if told and "tell" not in asked:
         kept["tell"] = 1
-    if key in thresholds.WARP_APART and "join" not in asked and not _is_packed(kernel):
+    if key in thresholds.WARP_APART | thresholds.WARP_LATER_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     try:
