@@ -26,7 +26,7 @@ func.func @softmax(%q: !t, %k: !t, %v: !t) -> !t {
 
 // -----
 
-!wide = tensor<?x?x?x192xf16>
+!wide = tensor<?x?x?x128xf16>
 
 // CHECK: "warp-pipeline-tiles" = "two stages of what tiles load take up to
 func.func @softmax(%q: !wide, %k: !wide, %v: !wide) -> !wide {
