@@ -127,9 +127,8 @@ after a while, and leave the L2 cache: 0.62 of the speed with 16 heads of 4096 p
 BACKWARD_HEADS: Annotated[int, Provenance("2026-11-26", "H100", "docs/notes/backward-h100.md")] = 8
 """Heads that run together at most: more leave the L2 cache before other programs have read and added to what they share."""
 LAST_PROGRAMS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = 128
-"""Programs whose heads run together at the end, if these are more: longer programs of one more head begin where nothing else is left.
-
-1.02 to 1.03 times as fast at S 1024, 1.01 to 1.02 at S 512, 128 columns."""
+"""Programs whose heads run together at the end, if these are more: longer programs of one more head begin where nothing else is left. 1.02
+to 1.03 times as fast at S 1024, 1.01 to 1.02 at S 512, 128 columns."""
 PIECES: Annotated[dict[str, int], Provenance("2026-11-27", "H100", "docs/notes/backward-h100.md")] = {
     "pieces": 8, "least": 2, "gain": 3,
 }  # fmt: skip
@@ -229,6 +228,7 @@ BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
 """Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
 _BOTH = Provenance("2026-11-27", "H100, H200", "docs/notes/warp-families-h100.md")
+_LATER = Provenance("2026-11-28", "H200", "docs/notes/warp-families-told.md")
 Kinds = frozenset[tuple[str, int, int, int, int]]
 """What weights of kernels are (`warp/preferred.py`), columns of q and k and of v, and blocks: rows of q and keys, or keys and queries."""
 
@@ -247,15 +247,22 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
-                        "softmax exact biases16 masked",
+                        "softmax exact biases16 masked, softmax numbers places masked, capped exact masked",
     (96, 96, 128, 128): "softmax, softmax exact",
-    (128, 128, 128, 128): "plain passes, softmax keys, rectified",
+    (128, 128, 128, 128): "plain passes, softmax keys, rectified, passes exact, capped exact, rectified masked",
     (160, 160, 128, 80): "capped",
     (192, 192, 128, 80): "capped",
     (256, 256, 128, 64): "plain passes, softmax keys, softmax exact keys, capped, capped exact",
 })  # fmt: skip
 """Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
-WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
+WARP_LATER: Annotated[Kinds, _LATER] = _kinds({
+    (16, 16, 192, 128): "softmax masked, softmax window masked", (96, 96, 128, 128): "softmax numbers places masked",
+    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked",
+    (128, 128, 128, 128): "softmax exact numbers places masked, softmax exact documents masked, passes exact, capped exact, "
+                          "rectified masked",
+})  # fmt: skip
+"""Those made since queries have two stages, all of them told: 0.98 to 1.41."""
+WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kinds({
     (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
     (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
@@ -276,13 +283,11 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | _kinds({
     (64, 64, 128, 64): "softmax tangent, softmax tangent masked",
     (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
 })  # fmt: skip
-"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.28 in units of the Hopper emitter's speed at 1024 to 16384 keys,
-with dense biases 0.99 to 1.40 (2026-11-28, H100). Left out is what the notes' table names."""
+"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.40 of the Hopper emitter's speed; others: the notes' table."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
-"""Those that are faster than the Hopper emitter's blocks of 192 keys below `WARP_LONGER`; of 80 to 112 columns they are from 8192 on."""
+"""Those that are faster than the Hopper emitter's blocks of 192 keys below:"""
 WARP_LONGER: Annotated[int, _BOTH] = 49152
-"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 0.97 and 0.98 times as fast at 16384 and
-32768, 1.00 to 1.04 at 65536."""
+"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 1.00 to 1.04 at 65536."""
 _NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
 WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
     (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",

@@ -62,6 +62,26 @@ def _of_sums(device: str) -> dict[str, Any]:
     return {"score_mod": score}
 
 
+def _of_slopes(device: str) -> dict[str, Any]:
+    """ALiBi."""
+    slopes = torch.linspace(0.5, 0.01, 4, device=device)
+
+    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + slopes[h] * (j - i)
+
+    return {"score_mod": score, "mask_mod": _ahead}
+
+
+def _of_earlier_documents(device: str) -> dict[str, Any]:
+    """Documents of 90 positions, causal."""
+    documents = (torch.arange(800, device=device) // 90).to(torch.int32)
+
+    def mask(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (documents[i] == documents[j]) & (i >= j)
+
+    return {"mask_mod": mask}
+
+
 def _biased(element: torch.dtype, **others: Any) -> Callable[[str], dict[str, Any]]:
     """Adds a bias of each head, query and key, which lies among NaN."""
 
@@ -124,6 +144,11 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], tuple[i
     "two plain passes": ({"row": _of_squares}, (64, 64)),
     "two plain passes wide": ({"row": _of_squares}, (128, 128)),
     "keys 256": (_of_keys, (256, 256)),
+    "alibi": (_of_slopes, (64, 64)),
+    "retention": ({**MASKED, "row": rows.retention}, (64, 64)),
+    "earlier documents wide": (_of_earlier_documents, (128, 128)),
+    "two passes, all, wide": ({"row": _of_two_passes}, (128, 128)),
+    "16": (MASKED, (16, 16)),
     "bias": (_biased(torch.float32), (64, 64)),
     "bias masked": (_biased(torch.float32, **MASKED), (64, 64)),
     "bias wide": (_biased(torch.float32), (128, 128)),

@@ -14,6 +14,7 @@ FIELDS = (
     *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "pack", "occupancy", "shift", "tell"),
     "early",
     "claims",
+    "tile_stages",
     "windows",
     "turned",
 )

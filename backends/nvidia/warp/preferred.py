@@ -78,9 +78,11 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
     if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
-    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD
+    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD | thresholds.WARP_LATER
     if told and "tell" not in asked:
         kept["tell"] = 1
+    if key in thresholds.WARP_LATER and "tile_stages" not in asked and not _is_packed(kernel):
+        kept["tile_stages"] = 2
     if key in thresholds.WARP_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
