@@ -2,7 +2,7 @@
 
 Planners, passes and the tuner's model take them from here. `Provenance` says when, on which GPU and where it is told; a commit stands
 where it is told nowhere else. Schedules of whole kernels that were measured are in `tuning/table.py`, what follows from a chip is in
-`target.py`.
+`target.py`, which forms of kernels the `warp` dialect makes in `warp/families.py`.
 """
 
 from typing import Annotated, NamedTuple
@@ -227,73 +227,7 @@ BRIEF_OPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/backward
 """Ops of such a pair: softmax has that many, and a factor of each head or query more spills."""
 QUOTIENT_OPS: Annotated[int, Provenance("2026-11-27", "H100", "docs/notes/warp-h100.md")] = 19
 """Ops of a pair whose weight is a quotient, as sigmoid's: 1.04 to 1.09 times as fast in blocks of 64 queries, 64 columns, under a mask."""
-_BOTH = Provenance("2026-11-27", "H100, H200", "docs/notes/warp-families-h100.md")
-_LATER = Provenance("2026-11-28", "H200", "docs/notes/warp-families-told.md")
-Kinds = frozenset[tuple[str, int, int, int, int]]
-"""What weights of kernels are (`warp/preferred.py`), columns of q and k and of v, and blocks: rows of q and keys, or keys and queries."""
-
-
-def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
-    return frozenset((each, *sizes) for sizes, listed in words.items() for each in listed.split(", "))
-
-
-WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 192, 128): "capped masked, softmax biases32, softmax biases32 masked, softmax biases16, softmax biases16 masked",
-    (160, 160, 128, 80): "softmax, capped",
-    (192, 192, 128, 80): "softmax, softmax masked, capped",
-    (192, 128, 128, 80): "softmax, softmax masked",
-    (256, 256, 128, 64): "softmax, softmax masked, softmax window masked, capped, capped masked",
-})  # fmt: skip
-"""Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
-WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
-                        "softmax exact biases16 masked, softmax numbers places masked, capped exact masked",
-    (96, 96, 128, 128): "softmax, softmax exact",
-    (128, 128, 128, 128): "plain passes, softmax keys, rectified, passes exact, capped exact, rectified masked",
-    (160, 160, 128, 80): "capped",
-    (192, 192, 128, 80): "capped",
-    (256, 256, 128, 64): "plain passes, softmax keys, softmax exact keys, capped, capped exact",
-})  # fmt: skip
-"""Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
-WARP_LATER: Annotated[Kinds, _LATER] = _kinds({
-    (16, 16, 192, 128): "softmax masked, softmax window masked", (96, 96, 128, 128): "softmax numbers places masked",
-    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked",
-    (128, 128, 128, 128): "softmax exact numbers places masked, softmax exact documents masked, passes exact, capped exact, "
-                          "rectified masked",
-})  # fmt: skip
-"""Those made since queries have two stages, all of them told: 0.98 to 1.41."""
-WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kinds({
-    (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
-    (48, 48, 192, 128): "softmax masked, softmax exact, softmax exact masked, softmax window masked, quotient masked",
-    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                        "softmax exact window masked, capped, quotient, quotient masked, rectified, rectified masked, "
-                        "passes exact masked, softmax sums, softmax exact sums, softmax exact biases32, softmax exact biases16",
-    (80, 80, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                        "softmax exact window masked, capped masked, quotient masked",
-    (96, 96, 128, 128): "softmax masked, softmax exact, softmax window masked, capped masked, quotient masked",
-    (112, 112, 128, 128): "softmax, softmax masked, softmax exact, softmax window masked, quotient masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked, "
-                          "softmax exact window masked, softmax keys, softmax exact keys, softmax lengths masked, "
-                          "softmax exact lengths masked, softmax exact documents, capped, capped masked, quotient, quotient masked, "
-                          "rectified, passes exact masked",
-    (128, 128, 128, 96): "softmax biases32, softmax biases32 masked, softmax exact biases32 masked",
-    (192, 192, 128, 80): "softmax exact, softmax exact masked",
-    (192, 128, 128, 80): "softmax exact, softmax exact masked",
-    (256, 256, 128, 64): "capped exact, capped exact masked, quotient, quotient masked, rectified, rectified masked",
-    (64, 64, 128, 64): "softmax tangent, softmax tangent masked",
-    (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
-})  # fmt: skip
-"""Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.40 of the Hopper emitter's speed; others: the notes' table."""
-WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
-"""Those that are faster than the Hopper emitter's blocks of 192 keys below:"""
-WARP_LONGER: Annotated[int, _BOTH] = 49152
-"""Keys from which on the Hopper emitter's blocks of 192 keys are taken instead, without a mask: 1.00 to 1.04 at 65536."""
 _NARROW = Provenance("2026-11-27", "H100, H200", "docs/notes/narrow-windows.md")
-WARP_TOLD: Annotated[Kinds, _NARROW] = _kinds({
-    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked",
-})  # fmt: skip
-"""Whose drawing thread tells all warps their tiles: 1.01 to 1.07 times as fast at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 NARROW_KEYS: Annotated[dict[str, int], _NARROW] = {"rows": 1024, "pairs": 256}
 """Keys that a row sees at most in a sliding window for which the next schedules are taken: of forward passes, and of backward ones."""
 NARROW_PACKS: Annotated[tuple[int, ...], _NARROW] = (8, 1)
@@ -322,26 +256,6 @@ NARROW_WINDOWS: Annotated[dict[int, dict[str, Fields]], _NARROW] = {
     },
 }  # fmt: skip
 """By columns of q, k and v: forward passes with packed heads, and without; sums over keys and over queries of backward passes."""
-WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
-    (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
-    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
-    (128, 128, 128, 64): "softmax documents masked, softmax window masked",
-})  # fmt: skip
-"""Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
-1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05, of 128 columns 1.01 to 1.02. Left
-out: all keys of 64 columns (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
-_PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
-_FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
-_MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"
-WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
-    (32, 32, 192, 128): _FOUR, (96, 96, 128, 128): _FOUR, (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax",
-    (64, 64, 192, 128): f"{_FOUR}, {_MORE}, quotient masked, rectified, rectified masked",
-    (128, 128, 128, 128): f"softmax, softmax masked, softmax exact masked, {_MORE}, quotient masked, capped masked, capped exact masked, "
-                          "rectified masked",
-    (64, 64, 128, 64): "softmax, softmax masked, softmax window masked, sigmoid, sigmoid masked",
-    (64, 64, 128, 128): "capped masked, rectified masked",
-})  # fmt: skip
-"""Kernels on packed sequences that it makes: forward, told, 0.99 to 1.65 times as fast, backward 0.99 to 1.15; of 128 columns 0.88."""
 SYNCHRONOUS_COLUMNS: Annotated[dict[str, frozenset[int]], Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {
     "rows": frozenset({64, 128, 192, 256}),
     "pairs": frozenset({64, 128, 192, 256}),

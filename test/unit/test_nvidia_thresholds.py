@@ -8,14 +8,23 @@ from pathlib import Path
 import pytest
 
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.warp import families
 
 ROOT = Path(__file__).resolve().parents[2]
-FOUND = {name: hint for name, hint in typing.get_type_hints(thresholds, include_extras=True).items() if hasattr(hint, "__metadata__")}
-SOURCES = "\n".join(path.read_text() for path in (ROOT / "backends/nvidia").rglob("*.py") if path.name != "thresholds.py")
+TABLES = {"thresholds": thresholds, "families": families}
+FOUND = {
+    f"{table}.{name}": hint
+    for table, module in TABLES.items()
+    for name, hint in typing.get_type_hints(module, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+SOURCES = "\n".join(path.read_text() for path in (ROOT / "backends/nvidia").rglob("*.py") if path.stem not in TABLES)
 
 
 def test_every_number_says_where_it_comes_from() -> None:
-    numbers = {name for name in vars(thresholds) if name.isupper() and not name.startswith("_")}
+    numbers = {
+        f"{table}.{name}" for table, module in TABLES.items() for name in vars(module) if name.isupper() and not name.startswith("_")
+    }
     assert numbers == set(FOUND) and len(numbers) > 40
 
 
@@ -35,4 +44,4 @@ def test_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", FOUND)
 def test_read(name: str) -> None:
-    assert f"thresholds.{name}" in SOURCES
+    assert name in SOURCES

@@ -5,11 +5,12 @@ from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia import narrow_windows, thresholds
+from attn_mlir.backends.nvidia import narrow_windows
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
+from attn_mlir.backends.nvidia.warp import families
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -74,16 +75,16 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
     if kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # no family that passes make late was faster than the Hopper emitter's in all shapes
-    if "longer" in kept and key in thresholds.WARP_LONG:
-        kept["longer"] = max(int(kept["longer"]), thresholds.WARP_LONGER)
-    if key in thresholds.WARP_LAZY and "lazy_rescale" not in asked:
+    if "longer" in kept and key in families.WARP_LONG:
+        kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
+    if key in families.WARP_LAZY and "lazy_rescale" not in asked:
         kept["lazy_rescale"] = 1
-    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in thresholds.WARP_TOLD | thresholds.WARP_LATER
+    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in families.WARP_TOLD | families.WARP_LATER
     if told and "tell" not in asked:
         kept["tell"] = 1
-    if key in thresholds.WARP_LATER and "tile_stages" not in asked and not _is_packed(kernel):
+    if key in families.WARP_LATER and "tile_stages" not in asked and not _is_packed(kernel):
         kept["tile_stages"] = 2
-    if key in thresholds.WARP_APART and "join" not in asked and not _is_packed(kernel):
+    if key in families.WARP_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
     made: Fields = {**kept, "emitter": "warp"}
     try:
@@ -95,9 +96,9 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
 
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
-    known = thresholds.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else thresholds.WARP_PAIRS
+    known = families.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else families.WARP_PAIRS
     packed, windows = _is_packed(kernel), "windows" in fields
-    known = thresholds.WARP_PACKED if packed else known
+    known = families.WARP_PACKED if packed else known
     apart = packed if windows else any("biases" in str(word) for word in key)
     return not fields.get("deterministic") and not apart and key in known
 
