@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -19,6 +18,7 @@ from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
 from attn_mlir.backends.host import Host, HostStep
 from attn_mlir.backends.nvidia import (
+    background,
     codegen,
     cuda,
     narrow_windows,
@@ -46,7 +46,6 @@ from attn_mlir.performance import told
 
 SUFFIX = "zip"
 _UnitsT = TypeVar("_UnitsT")
-_Short = repeated_kernel.RepeatedLaunch | repeated_kernels.Chain
 _GIVEN = "bshd, as given"
 """In keys of calls: the first three inputs are [B, S, H, D] themselves, and not only their memory."""
 
@@ -75,7 +74,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._chained = not self._single and not sliced and repeated_kernels.is_chain(host, units)
         self._segments: dict[tuple[int, torch.Size, torch.Size], int] = {}
         self._calls: dict[tuple[Any, ...], repeated_kernel.RepeatedLaunch] = {}
-        self._elsewhere: dict[tuple[Any, ...], _Short | None] = {}
+        self._elsewhere: dict[tuple[Any, ...], repeated_kernels.ShortWay | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
         self._decoded: dict[tuple[Any, ...], repeated_decode.RepeatedDecode | None] = {}
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
@@ -195,9 +194,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if call is None or call.launcher.index != cuda.index_of(inputs[0]):
             return None  # an address may have been one of another device before
         if cuda.current_device() == call.launcher.index:
-            return _started(call, inputs)
+            return repeated_kernels.started(call, inputs)
         with torch.cuda.device(call.launcher.index):
-            return _started(call, inputs)
+            return repeated_kernels.started(call, inputs)
 
     def _remember(self, key: tuple[Any, ...], inputs: Sequence[Any], results: list[torch.Tensor], index: int) -> None:
         """Keeps the short way for these inputs, if there is one."""
@@ -222,7 +221,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             self._calls.clear()
         self._calls[key] = call
 
-    def _keep_form(self, form: tuple[Any, ...], call: _Short | None) -> None:
+    def _keep_form(self, form: tuple[Any, ...], call: repeated_kernels.ShortWay | None) -> None:
         """Keeps a short way for inputs of these shapes; None: that there is none."""
         if len(self._elsewhere) >= LIMIT:
             self._elsewhere.clear()
@@ -241,9 +240,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         made = super().with_work(splits, invariant)
         assert isinstance(made, NvidiaLaunchPlan)
         if invariant:
-            made._longer = made._narrow = made._turned_from = (
-                0  # which kernel runs would depend on how many keys all sequences have together
-            )
+            # Which kernel runs would depend on how many keys all sequences have together.
+            made._longer = made._narrow = made._turned_from = 0
             made._calls, made._elsewhere = {}, {}  # and short ways of this program may be those of others
         return made
 
@@ -375,7 +373,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         with self._lock:
             if self._binaries is None:
                 if self.beside is not None:
-                    _in_background(functools.partial(self.beside, self._keys))
+                    background.in_background(functools.partial(self.beside, self._keys))
                 made = compile_all([unit.code for unit in self.units.values()])
                 self._binaries = dict(zip(self.units, made, strict=True))
                 if self.key:
@@ -393,21 +391,3 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def explain(self) -> str:
         binaries = self._binaries or {}
         return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
-
-
-def _in_background(work: Callable[[], object]) -> None:
-    """Does it in a thread, for torch's current device. Whoever needs what failed there does it again, and is told why."""
-    index = torch.cuda.current_device() if torch.cuda.is_available() else -1
-
-    def run() -> None:
-        with contextlib.suppress(Exception), torch.cuda.device(index):
-            work()
-
-    threading.Thread(target=run, name="attn-mlir-ahead").start()
-
-
-def _started(call: _Short, inputs: Sequence[Any]) -> list[torch.Tensor] | None:
-    """The results by a short way; None where a CUDA graph is being captured, which has counters of its own: the long way makes them."""
-    if isinstance(call, repeated_kernels.Chain) and call.counts and cuda.is_capturing(call.launcher.index):
-        return None
-    return call(inputs)

@@ -287,7 +287,7 @@ def test_what_is_compiled_ahead_is_for_the_keys_of_the_call(gpu: FakeCuda, monke
     program = NvidiaLaunchPlan("", "", {}, host, {"f": unit})
     program.beside = told.append
     monkeypatch.setattr(of_programs, "compile_all", lambda codes: [BINARY for _ in codes])
-    monkeypatch.setattr(of_programs, "_in_background", lambda work: work())
+    monkeypatch.setattr(of_programs.background, "in_background", lambda work: work())
     for keys in (99, 20):
         program.run([heads(1, 2, 20, 64), heads(1, 2, keys, 64)])
     assert told == [99]
