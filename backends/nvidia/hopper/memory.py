@@ -183,7 +183,7 @@ class SharedMemory:
         return tile
 
     def gather(self, how: int | str) -> None:
-        """Which warps copy pages: 0: the one that decides what is loaded; 1: all, row by row; 2: all, part by part. UnsupportedError else."""
+        """Which warps copy pages: 0: the one that decides what is loaded; 1: all, row by row; 2: all, by parts. Else UnsupportedError."""
         ways = {1: GatheredRows, 2: GatheredPages}
         if how not in (0, *ways):
             raise UnsupportedError(f"hopper: gather can be 0, 1 or 2 in a schedule, not {how!r}")
