@@ -65,16 +65,16 @@ class Former:
         facts = ir.DictAttr(self.function.attributes["tile.kernel"])
         if grid_of(self.function) not in self.GRIDS:
             raise Refused(f"its programs are {grid_of(self.function)}, not blocks of rows")
-        missing = [name for name in ("block_q", "block_kv") if name not in facts]
-        if missing:
+        if "paged" in facts:
+            raise Refused("its kernels read no keys in pages (block_table): gather the pages, or use the CPU")
+        if missing := [name for name in ("block_q", "block_kv") if name not in facts]:
             raise Refused(f"`tile.kernel` of this function lacks {', '.join(missing)}")
         self.block, self.columns = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
         self._share_rows()
         arguments, over = list(self.function.regions[0].blocks[0].arguments), ir.IntegerAttr(facts["over"]).value if "over" in facts else 0
         if over >= len(arguments):
             raise Refused(f"it has no argument number {over}, whose rows its programs are")
-        self.over = arguments[over]
-        self.same, self.packed = equal_loads(self.function), Packed.of(self.function)
+        self.over, self.same, self.packed = arguments[over], equal_loads(self.function), Packed.of(self.function)
         with self.function.location, ir.InsertionPoint(self.function):
             kernel = self._frame()
         try:

@@ -112,12 +112,12 @@ class GatheredPages(GatheredRows):
             )
             with writer.block("if (lane == 0)"):
                 writer.line(*lines, f"attn::barrier_arrive({self._asked(ring, constant, ring.iteration)});")  # wakes the other warps
-            writer.line("attn::warp_sync();")
             self._copy(ring, head, ring.iteration, "0")
 
     def _copy(self, ring: Ring, head: str, iteration: str, gatherer: str) -> None:
         core, boxes = self.core, of_ring(ring, iteration)
-        core.writer.line("#pragma unroll")
+        # One lane asks for all: the stage may be used again before another lane has seen this phase of `Asked`, or read its message.
+        core.writer.line("attn::warp_sync();", "#pragma unroll")
         with core.writer.block(f"for (int turn = 0; turn < {self._parts(ring)}; turn += {_WARPS})"):
             core.writer.line(f"const int part = turn + {gatherer};", "const int4 told = attn::load_shared_int4(message + part * 16);")
             with core.writer.block("if (lane == 0)"):

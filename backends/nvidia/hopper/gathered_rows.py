@@ -122,7 +122,9 @@ class GatheredRows:
         )
 
     def end(self) -> None:
-        """After its last stage, the first warp tells the others that there is no more."""
+        """After its last stage, the first warp tells the others that there is no more. Raises UnsupportedError without pages."""
+        if not self.rings:
+            raise UnsupportedError("hopper: gather says how pages are copied, and these keys do not lie in pages: leave it out")
         (ring, constant), writer = self.rings[0], self.core.writer
         writer.line(f"attn::barrier_wait({ring.barrier('free')}, ({ring.parity()}) ^ 1);")  # the stage's last message may still be read
         with writer.block("if (lane == 0)"):

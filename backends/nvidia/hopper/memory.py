@@ -182,9 +182,12 @@ class SharedMemory:
         self.program_tiles.append((load, tile))
         return tile
 
-    def gather(self, how: int) -> None:
-        """Which warps copy pages: 0: the one that decides what is loaded; 1: all, row by row; 2: all, part by part."""
-        self.gathered = (GatheredRows, GatheredPages)[how - 1](self.core, self.layout) if how else None
+    def gather(self, how: int | str) -> None:
+        """Which warps copy pages: 0: the one that decides what is loaded; 1: all, row by row; 2: all, by parts. Else UnsupportedError."""
+        ways = {1: GatheredRows, 2: GatheredPages}
+        if how not in (0, *ways):
+            raise UnsupportedError(f"hopper: gather can be 0, 1 or 2 in a schedule, not {how!r}")
+        self.gathered = ways[int(how)](self.core, self.layout) if how else None
 
     def _gatherer(self, source: ir.Value) -> GatheredRows | None:
         return self.gathered if self.core.table_of(source) is not None else None

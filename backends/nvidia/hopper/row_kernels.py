@@ -43,7 +43,7 @@ class RowsKernel:
         over = list(body(kernel).arguments)[number.get("over", 0)]
         warps = 4 * self.warpgroups
         self.memory = SharedMemory(self.core, warps)
-        self.memory.gather(int(schedule.get("gather", 0)))
+        self.memory.gather(schedule.get("gather", 0))
         if schedule.get("widen"):
             ahead, many = 4 if int(schedule["producer_registers"]) > 40 else 2, int(schedule["wideners"])
             self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)

@@ -138,7 +138,7 @@ class SharedValuesKernel(RowsKernel):
         self.form = read_form(kernel)
         self.warpgroups = 2
         self.memory = SharedMemory(self.core, 8)
-        self.memory.gather(int(schedule.get("gather", 0)))
+        self.memory.gather(schedule.get("gather", 0))
         self.memory.in_sections = True
         self.programs.warps = 8
         self.stores = Stores(self.core, self.memory, ROWS)
