@@ -136,7 +136,7 @@ def _may_choose(choices: Fields) -> bool:
 
 def _is_left(own: Fields) -> bool:
     """Whether nobody chose anything of a kernel for Hopper, so that the `warp` dialect makes it where it is measured to be faster."""
-    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - {"arch", "key_sums"}
+    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - {"arch", "key_sums", "length"}
     return not others and own.get("arch", "sm_90a") == "sm_90a" and own.get("key_sums", "auto") == "auto"
 
 

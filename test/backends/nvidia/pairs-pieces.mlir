@@ -1,7 +1,8 @@
 // Without a mask all programs have the same steps: those that would not fill all multiprocessors a last time are shared by them.
-// RUN: attn-opt %s --split-input-file -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s --check-prefix=CHOSEN
 // RUN: attn-opt %s --split-input-file -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' \
-// RUN:   | sed '/^\/\/ -----$/,$d' | attn-translate --to cuda - | FileCheck %s
+// RUN:   | sed '/_pairs(/s/ {$/ attributes {tile.choices = {length = 3072 : i64}} {/' | attn-opt --split-input-file -p nvidia-kernel - | FileCheck %s --check-prefix=CHOSEN
+// RUN: attn-opt %s --split-input-file -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' \
+// RUN:   | sed '/^\/\/ -----$/,$d' | sed '/_pairs(/s/ {$/ attributes {tile.choices = {length = 3072 : i64}} {/' | attn-translate --to cuda - | FileCheck %s
 
 // CHOSEN-LABEL: func.func @full_bwd_2_pairs(
 // CHOSEN-SAME:    partial_words = 2359296 : i64, pieces = 8 : i64
