@@ -216,7 +216,7 @@ def test_cubins_and_report_of_several_kernels(tmp_path: Path, capsys: pytest.Cap
     assert code == 0 and len(made) == 3 and all(file.read_bytes()[:4] == b"\x7fELF" and str(file) in told for file in made)
     assert attn_translate.main([path, "--to", "cubin", "--report", "-o", str(tmp_path / "report")]) == 0
     report = (tmp_path / "report").read_text()
-    assert report.count("kernel attention_bwd_") == 3 and "made by warp" in report and report.count("registers ") == 3
+    assert report.count("kernel attention_bwd_") == 3 and "made by hopper" in report and report.count("registers ") == 3
 
 
 def test_a_kernel_over_what_has_no_positions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,7 +68,7 @@ def executed(lines: Sequence[str], targets: Sequence[str]) -> list[str]:
             held[found[1]] = re.sub(r"\w+", lambda word: held.get(word[0], word[0]), found[2])
         else:
             assert line == "#pragma unroll" or re.fullmatch(r"\w+ \w+(\[\d+\])?;", line), line
-    return [held.get(target, target) for target in targets]
+    return [held.get(target.removesuffix("[r]"), target) for target in targets]
 
 
 def _meant(block: ir.Block) -> list[str]:
