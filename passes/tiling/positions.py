@@ -35,12 +35,14 @@ _SAME = Steps(0, 0)
 class Positions:
     """The values of one region whose arguments from number `first` on are i and j.
 
-    `tensors`: what is read of tensors is taken for what captured ones hold, as it is in regions of stage 0.
+    `tensors`: regions of stage 0, where what is read of tensors is taken for what captured ones hold, and no row stands for another one:
+    `arith.minsi` is somebody's limit of a position there, and steps end at it.
     """
 
     def __init__(self, block: ir.Block, first: int = 0, tensors: bool = False) -> None:
         self.block = block
         self._reads = (*_READS, *_READS_OF_TENSORS) if tensors else _READS
+        self._limited = not tensors
         self._i, self._j = list(block.arguments)[first : first + 2]
         self._steps: dict[ir.Value, Steps | None] = {self._i: Steps(1, 0), self._j: Steps(0, 1)}
         self._diagonal: set[ir.Value] = set()
@@ -58,6 +60,8 @@ class Positions:
     def _note(self, op: ir.Operation) -> None:
         operands = list(op.operands)
         steps = _of_op(op, [self.steps(value) for value in operands]) if self._is_pure(op) else None
+        if steps is not None and steps.limit is not None and not self._limited:
+            steps = None
         varying = [value for value in operands if self.steps(value) != _SAME]
         if steps is not None:
             diagonal = steps.row == -steps.column != 0

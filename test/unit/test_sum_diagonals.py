@@ -87,10 +87,20 @@ def test_sums_along_diagonals_are_those_of_pairs(kind: str, mask: str, lengths: 
         assert got.shape == want.shape and float((got - want).abs().max()) <= 1e-10
 
 
-@pytest.mark.parametrize("place", [lambda b, h, q, k: (h, q, k), lambda b, h, q, k: (h, k), lambda b, h, q, k: (h, (q - k) * k)])
+OTHERS: list[Place] = [
+    lambda b, h, q, k: (h, q, k),
+    lambda b, h, q, k: (h, k),
+    lambda b, h, q, k: (h, (q - k) * k),
+    lambda b, h, q, k: (h, torch.clamp(q, max=20) - k),
+    lambda b, h, q, k: (h, (torch.clamp(q, max=20) > k).long()),
+    lambda b, h, q, k: (h, q - torch.clamp(k, max=20)),
+]
+
+
+@pytest.mark.parametrize("place", OTHERS)
 def test_other_places_stay(place: Place) -> None:
-    """Those of a dense bias, of a number of each key, and of what depends on more than the difference."""
-    tensor = torch.zeros((2,) * len(place(0, 0, 0, 0)), dtype=torch.float64)
+    """Those of a dense bias, of a number of each key, and of what depends on more than the difference, as that of limited positions."""
+    tensor = torch.zeros((2,) * len(place(*torch.zeros(4, dtype=torch.long))), dtype=torch.float64)
     score = lambda s, b, h, q, k: s + tensor[place(b, h, q, k)]  # noqa: E731
     traced = trace(Definition(softmax, score_mod=score, scale=1.0), Inputs("f16", DIM, DIM))
     with loaded_context():
