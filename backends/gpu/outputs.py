@@ -80,7 +80,8 @@ def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: tor
             f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
-    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs, cleared=is_cleared(unit, shape))
+    cleared = kernel.outputs[output] == "scatter" or is_cleared(unit, shape)
+    return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs, cleared=cleared)
 
 
 def is_cleared(unit: GpuKernel, shape: Sequence[int]) -> bool:

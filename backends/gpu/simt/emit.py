@@ -131,8 +131,9 @@ class _Kernel:
             shown, condition, *indices = (p.scalars.emit(v) for v in (value, present, *place))
             wanted = "" if condition == "true" else f" && {condition}"
             exists, address = self._exists(extents[0], len(extents) == 1), p.arguments.element(memory, indices)
-            if self._is_in_waves(op):
-                self._add_together(f"{exists}{wanted}", shown, address, [index for index in indices if not index.isdecimal()])
+            # Elements of which none is wanted may have no place.
+            if not wanted and self._is_in_waves(op):
+                self._add_together(exists, shown, address, [index for index in indices if not index.isdecimal()])
                 return
             p.line(f"if ({exists}{wanted}) {p.dialect.add}(&{address}, {shown});")
 
