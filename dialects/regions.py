@@ -24,6 +24,14 @@ def _inside(op: ir.Operation) -> Iterator[ir.OpView]:
     return (view for region in op.regions for block in region.blocks for view in block.operations)
 
 
+def around(op: ir.Operation) -> Iterator[ir.Operation]:
+    """The ops that an op stands in, innermost first."""
+    above = op.parent
+    while above is not None:
+        yield above.operation
+        above = above.operation.parent
+
+
 def maker(value: ir.Value, *names: str) -> ir.Operation | None:
     """The op that makes a value, if it has one of the names (any, where none is given); None for arguments of blocks."""
     op = None if isinstance(value.owner, ir.Block) else value.owner.operation

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from attn_mlir.dialects.regions import maker, walk
+from attn_mlir.dialects.regions import around, maker, walk
 from attn_mlir.mlir import ir, rewrite
 
 
@@ -16,7 +16,7 @@ def find_all(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
     def no_match(view: ir.OpView, _: rewrite.PatternRewriter) -> bool:
         op, place = view.operation, len(found)
         if len(op.regions):  # the driver comes to an op after what is inside
-            while place and _is_inside(found[place - 1], op):
+            while place and op in around(found[place - 1]):
                 place -= 1
         found.insert(place, op)
         return True
@@ -26,13 +26,6 @@ def find_all(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
         patterns.add(name, no_match)
     rewrite.walk_and_apply_patterns(root.operation, patterns.freeze())
     return found
-
-
-def _is_inside(op: ir.Operation, outer: ir.Operation) -> bool:
-    parent = op.parent
-    while parent is not None and parent != outer:
-        parent = parent.operation.parent
-    return parent is not None
 
 
 def types_in(root: ir.Operation) -> set[ir.Type]:

@@ -1,5 +1,6 @@
 """Sums that share a kernel with elements: of their rows (`attn.row_dot`), and of heads of what is made of them (`attn.head_sum`)."""
 
+from attn_mlir.dialects.regions import around
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import block_of, find_all, pieces
 
@@ -66,7 +67,4 @@ def reads_of(dot: ir.Operation, elements: ir.Operation) -> list[ir.Operation]:
 
 def _around(op: ir.Operation) -> ir.Operation | None:
     """The `attn.elements` in whose regions an op stands."""
-    parent = op.parent
-    while parent is not None and parent.name not in ("attn.elements", "func.func"):
-        parent = parent.parent
-    return parent if parent is not None and parent.name == "attn.elements" else None
+    return next((above for above in around(op) if above.name == "attn.elements"), None)

@@ -101,8 +101,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         results = None if key is None else self._repeated(key, inputs, layout)
         if results is not None:
             return results
-        if self._longer and self.compile_longer is not None and inputs[1].shape[2] >= self._longer:
-            return self._by(self.compile_longer(self._longer), inputs, layout)
+        longer = self.longer() if self._longer and inputs[1].shape[2] >= self._longer else None
+        if longer is not None:
+            return self._by(longer, inputs, layout)
         if self._windowed and self.compile_unaligned is not None and not unaligned_windows.are_aligned(inputs):
             return self._by(self.compile_unaligned(), inputs, layout)
         packed = self._packed(inputs) if self._narrow and self.compile_packed is not None else None
@@ -111,15 +112,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if self._single and self.compile_wide is not None and widened_ahead.pays(inputs):
             wide = self._widened(inputs)
             if wide is not None:
-                program = self.compile_wide()
-                program.listeners = self.listeners
-                return program.run(wide, layout)
+                return self._on(self.compile_wide(), wide, layout)
         if self._turned_from and self._single and self.compile_turned is not None and turned_ahead.pays(inputs, self._turned_from):
             program = self.compile_turned()
             turned = self._turned(inputs, program)
             if turned is not None:
-                program.listeners = self.listeners
-                return program.run(turned, layout)
+                return self._on(program, turned, layout)
         needed = cuda.index_of(inputs[0])
         if needed < 0:
             raise ArgumentError(f"this program is compiled for NVIDIA GPUs, but q is on {inputs[0].device}: move the tensors with .cuda()")
@@ -146,10 +144,14 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def _by(self, other: "NvidiaLaunchPlan", inputs: Sequence[Any], layout: str) -> list[torch.Tensor]:
         """A run by another program for the same function, whose short ways are this one's, too."""
-        other.listeners = self.listeners
-        results = other.run(inputs, layout)
+        results = self._on(other, inputs, layout)
         self._share(other)
         return results
+
+    def _on(self, other: "NvidiaLaunchPlan", inputs: Sequence[Any], layout: str) -> list[torch.Tensor]:
+        """A run by another program, of which those are told that listen to this one."""
+        other.listeners = self.listeners
+        return other.run(inputs, layout)
 
     def _packed(self, inputs: Sequence[Any]) -> "NvidiaLaunchPlan | None":
         """The program for a window of few keys, where these inputs have one."""
@@ -158,24 +160,24 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def _widened(self, inputs: Sequence[Any]) -> list[Any] | None:
         """The inputs with k and v of q's type; None, which is told, where there is no memory for them."""
-        try:
-            wide = widened_ahead.widened(inputs)
-        except torch.OutOfMemoryError:
-            told("on cuda attention is slower than it could be: there is no memory to widen 8-bit k and v once", "docs/fp8.md")
-            return None
-        for place in (1, 2):
-            self._copies.note(place, widened_ahead.reason(inputs))
-        return wide
+        wide = functools.partial(widened_ahead.widened, inputs)
+        return self._ahead(wide, "widen 8-bit k and v", (1, 2), widened_ahead.reason(inputs))
 
     def _turned(self, inputs: Sequence[Any], program: "NvidiaLaunchPlan") -> list[Any] | None:
         """The inputs with v as transposed tiles for a program; None, which is told, where there is no memory for them."""
+        turned = functools.partial(turned_ahead.turned, inputs, program.units[program._single])
+        return self._ahead(turned, "transpose 8-bit v", (2,), turned_ahead.reason(inputs))
+
+    def _ahead(self, make: Callable[[], list[Any]], what: str, places: tuple[int, ...], reason: str) -> list[Any] | None:
+        """What is made of the inputs once, before the kernel, with what `explain()` says of those at `places`; None without memory."""
         try:
-            turned = turned_ahead.turned(inputs, program.units[program._single])
+            made = make()
         except torch.OutOfMemoryError:
-            told("on cuda attention is slower than it could be: there is no memory to transpose 8-bit v once", "docs/fp8.md")
+            told(f"on cuda attention is slower than it could be: there is no memory to {what} once", "docs/fp8.md")
             return None
-        self._copies.note(2, turned_ahead.reason(inputs))
-        return turned
+        for place in places:
+            self._copies.note(place, reason)
+        return made
 
     def again(self, inputs: Sequence[Any], layout: str) -> list[torch.Tensor] | None:
         """See `NvidiaKernel.again`."""

@@ -29,7 +29,8 @@ ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fd
     1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
 }  # fmt: skip
 SHARED_COLUMNS: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = 384
-"""Columns of v from which on two thread blocks share them: 1.16 to 1.70 times as fast as slices; 320 without a mask had 1.06."""
+"""Columns of v from which on two thread blocks share them: 1.16 (384, without a mask) to 1.70 times as fast as slices. Not timed: 384 with
+a mask, and captured tensors, with which such kernels spill."""
 SCORES_AHEAD: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = 1
 """How thread blocks that share columns send scores (`ahead`): 1.12 to 1.22 times as fast as 0; 2 is between, and spills."""
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)

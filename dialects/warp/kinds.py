@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.elements import ELEMENTS
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
@@ -73,10 +74,7 @@ def runs(types: Sequence[ir.Type]) -> list[int]:
 
 def inside(op: ir.OpView, name: str) -> bool:
     """Whether an op stands in an op of that name, directly or not."""
-    above = op.operation.parent
-    while above is not None and above.operation.name != name:
-        above = above.operation.parent
-    return above is not None
+    return any(above.name == name for above in around(op.operation))
 
 
 def comes_later(op: ir.OpView, name: str) -> bool:

@@ -153,8 +153,7 @@ def both(
         given = list(inputs)
         for function, program in programs.items():
             program.beside = None
-            while program._longer and inputs[1].shape[2] >= program._longer:
-                program = program.compile_longer(program._longer)  # type: ignore[misc]
+            program = program.for_keys(inputs[1].shape[2])
             program._binaries = dict.fromkeys(program.units, BINARY)
             parameters = {unit.code.entry: unit.code.parameters for unit in program.units.values()}
             recorded.sizes = _sizes(program)

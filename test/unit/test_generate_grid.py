@@ -76,9 +76,8 @@ def call(instance: Instance) -> None:
 def kernels_of(program: NvidiaLaunchPlan) -> set[str]:
     """Hashes of a program's kernels, and of those that take their place for more keys."""
     found = {hashlib.sha256(unit.code.source.encode()).hexdigest() for unit in program.units.values()}
-    if program._longer and program.compile_longer is not None:
-        found |= kernels_of(program.compile_longer(program._longer))
-    return found
+    longer = program.longer()
+    return found if longer is None else found | kernels_of(longer)
 
 
 def test_the_manifest_names_what_python_compiles(made: tuple[list[Instance], dict[str, Any]]) -> None:

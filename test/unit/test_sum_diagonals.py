@@ -42,7 +42,7 @@ PLACES: dict[str, tuple[tuple[int, ...], Place]] = {
 MASKS: dict[str, Any] = {
     "all": None,
     "causal": masks.causal(),
-    "rows without keys": lambda b, h, q, k: (q - k >= 3) & (q - k < 40),
+    "fully masked rows": lambda b, h, q, k: (q - k >= 3) & (q - k < 40),
 }
 
 

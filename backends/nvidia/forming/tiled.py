@@ -1,11 +1,12 @@
 """Questions about tiled functions: what their programs are, which loads read the same, whether a count is the rest of a block."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -79,13 +80,5 @@ def where_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> st
         raise Refused(f"values of 8 bits are transposed in blocks of a multiple of {_ATOM} keys, not {rows}")
     if not any(over_rows):
         return ""
-    function = next(op for op in _around(load) if op.name == "func.func")
+    function = next(op for op in around(load) if op.name == "func.func")
     return "ahead" if SCHEDULE in function.attributes and attributes.read(function, SCHEDULE).get(TURNED) else "here"
-
-
-def _around(op: ir.Operation) -> Iterator[ir.Operation]:
-    """The ops that an op stands in."""
-    above = op.parent
-    while above is not None:
-        yield above.operation
-        above = above.operation.parent

@@ -33,6 +33,10 @@ class Boxes:
     row_bytes: int = ROW_BYTES
     swizzle: int = 128
 
+    def barrier(self, box: int) -> str:
+        """That of the bytes of a box."""
+        return self.barriers[box // SECTION if len(self.barriers) > 1 else 0]
+
 
 def of_ring(ring: Any, iteration: str = "") -> Boxes:
     """Those of the stage of this iteration."""
@@ -47,8 +51,7 @@ def copy_page(core: Core, ring: Ring, boxes: Boxes, rows: int, to: str, place: S
     for box in range(boxes.number):
         address = f"{boxes.to} + {box * ring.rows * boxes.row_bytes} + {to}"
         where = f"{some} ? {core.column_at(ring.source, box * boxes.columns)} : {outside}, {', '.join(place)}"
-        barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
-        core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {where});")
+        core.writer.line(f"attn::tma_load({address}, {descriptor}, {boxes.barrier(box)}, {where});")
 
 
 def copy_part(core: Core, ring: Ring, boxes: Boxes, part: str, place: Sequence[str], some: str) -> None:

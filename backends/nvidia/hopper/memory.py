@@ -258,8 +258,9 @@ class SharedMemory:
         descriptor = core.arguments.descriptor(source, boxes.columns, rows, boxes.swizzle)
         for box in range(boxes.number):
             address = f"{boxes.to} + {box * rows * boxes.row_bytes}" if box else boxes.to
-            barrier = boxes.barriers[box // SECTION if len(boxes.barriers) > 1 else 0]
-            core.writer.line(f"attn::tma_load({address}, {descriptor}, {barrier}, {core.column_at(source, box * boxes.columns)}, {where});")
+            core.writer.line(
+                f"attn::tma_load({address}, {descriptor}, {boxes.barrier(box)}, {core.column_at(source, box * boxes.columns)}, {where});"
+            )
 
     def find_pages(self, ring: TileRing, place: list[str]) -> None:
         """Each lane looks for the page of PAGE_ROWS rows of a block of keys at `place`; nothing where these do not lie in pages."""

@@ -5,8 +5,9 @@ from typing import Any
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, around, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir

@@ -1,6 +1,6 @@
 """Rules of shared memory: buffers, tiles in their stages, numbers, and fragments that go there and come from there."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, count_of, plain
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.errors import UnsupportedError
@@ -230,14 +231,6 @@ def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: 
                 printer.line(f"{turned}[h] = __byte_perm({quad}[h / 2 * 2], {quad}[h / 2 * 2 + 1], h % 2 ? {odd} : {even});")
             at = f"({given} ^ r * 32 % {target.row}) + r * 32 / {target.row} * {target.atom}"
             printer.line(f"attn::store_matrices({at}, {', '.join(f'{turned}[{n}]' for n in range(4))});")
-
-
-def around(op: ir.Operation) -> Iterator[ir.Operation]:
-    """The ops that an op stands in."""
-    above = op.parent
-    while above is not None:
-        yield above.operation
-        above = above.operation.parent
 
 
 RULES: dict[str, Rule] = {

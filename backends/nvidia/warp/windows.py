@@ -6,10 +6,11 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.warp import memory as memory_rules
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import MATRICES, around, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import MATRICES, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.kinds import bytes_of, is_tile
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
