@@ -128,19 +128,26 @@ class Machine:
 
     def run(self, unit: Warpgroup, block: tuple[list[int], list[Inst]]) -> Steps:
         """Runs the ops of a block; what its last op yields."""
+        values = unit.values
         for inst in block[1]:
-            if inst.ends:
-                return [unit.values[v] for v in inst.operands]
-            yield from self.step(unit, inst)
+            operands = [values[v] for v in inst.operands]
+            if inst.scalar is not None:
+                values[inst.results[0]] = inst.scalar(*operands)
+            elif inst.ends:
+                return operands
+            else:
+                yield from self._apply(unit, inst, operands)
         return []
 
     def step(self, unit: Warpgroup, inst: Inst) -> Steps:
         """Runs an op."""
-        values = unit.values
-        operands = [values[v] for v in inst.operands]
-        if inst.scalar is not None:
-            values[inst.results[0]] = inst.scalar(*operands)
-            return
+        operands = [unit.values[v] for v in inst.operands]
+        if inst.scalar is None:
+            yield from self._apply(unit, inst, operands)
+        else:
+            unit.values[inst.results[0]] = inst.scalar(*operands)
+
+    def _apply(self, unit: Warpgroup, inst: Inst, operands: list[Any]) -> Steps:
         rule = self.rules.get(inst.name)
         if rule is None:
             raise EvaluationError(f"the evaluator of scheduled kernels has no rule for '{inst.name}'", inst.location)
@@ -149,7 +156,7 @@ class Machine:
         if hasattr(made, "send"):
             made = yield from made
         if inst.results:
-            values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
+            unit.values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
 
     def ordinary(self, unit: Warpgroup, inst: Inst) -> list[tuple[WarpClock, Access]]:
         """An ordinary access of each active warp."""
