@@ -130,24 +130,21 @@ class Machine:
         """Runs the ops of a block; what its last op yields."""
         values = unit.values
         for inst in block[1]:
-            operands = [values[v] for v in inst.operands]
-            if inst.scalar is not None:
-                values[inst.results[0]] = inst.scalar(*operands)
+            if inst.scalar is not None:  # most ops: what they take no time for needs no generator
+                values[inst.results[0]] = inst.scalar(*[values[v] for v in inst.operands])
             elif inst.ends:
-                return operands
+                return [values[v] for v in inst.operands]
             else:
-                yield from self._apply(unit, inst, operands)
+                yield from self.step(unit, inst)
         return []
 
     def step(self, unit: Warpgroup, inst: Inst) -> Steps:
         """Runs an op."""
-        operands = [unit.values[v] for v in inst.operands]
-        if inst.scalar is None:
-            yield from self._apply(unit, inst, operands)
-        else:
-            unit.values[inst.results[0]] = inst.scalar(*operands)
-
-    def _apply(self, unit: Warpgroup, inst: Inst, operands: list[Any]) -> Steps:
+        values = unit.values
+        operands = [values[v] for v in inst.operands]
+        if inst.scalar is not None:
+            values[inst.results[0]] = inst.scalar(*operands)
+            return
         rule = self.rules.get(inst.name)
         if rule is None:
             raise EvaluationError(f"the evaluator of scheduled kernels has no rule for '{inst.name}'", inst.location)
@@ -156,7 +153,7 @@ class Machine:
         if hasattr(made, "send"):
             made = yield from made
         if inst.results:
-            unit.values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
+            values.update(zip(inst.results, made if isinstance(made, list) else [made], strict=True))
 
     def ordinary(self, unit: Warpgroup, inst: Inst) -> list[tuple[WarpClock, Access]]:
         """An ordinary access of each active warp."""
