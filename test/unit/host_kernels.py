@@ -17,7 +17,7 @@ def host_library(folder: Path, text: str) -> ctypes.CDLL:
     """What clang makes of a kernel's source and of C functions that call it."""
     source, made = folder / "kernels.cpp", folder / "made.so"
     source.write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{text}')
-    flags = ["-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", f"-I{Path(build.__file__).parent}"]
+    flags = ["-x", "c++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{Path(build.__file__).parent}"]
     subprocess.run([find_host_clang(), *flags, "-o", str(made), str(source)], check=True)
     return ctypes.CDLL(str(made))
 
