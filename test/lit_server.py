@@ -63,6 +63,7 @@ def serve(place: str, more: Mapping[str, Callable[[], object]] = types.MappingPr
         known.load(name)
     gc.collect()
     gc.freeze()  # so that forks don't copy what a collection would only look at
+    gc.set_threshold(20_000, 10, 10)  # nor look through handles of IR again and again, as in `conftest.py`
     ended, wakes = os.pipe()
     os.set_blocking(ended, False)
     os.set_blocking(wakes, False)

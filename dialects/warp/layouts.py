@@ -177,9 +177,22 @@ def _known(instruction: str, columns: int) -> RegisterLayout:
     return make(columns or multiple)
 
 
+_FRAGMENTS: dict[str, Fragment | None] = {}
+"""What types say, by their text: evaluators and verifiers ask for those of each op."""
+
+
 def fragment(type_: ir.Type) -> Fragment | None:
     """What the type of a fragment says, None for other types and unknown layouts."""
-    if not isinstance(type_, ir.RankedTensorType) or not str(type_.encoding).startswith("#warp.layout<"):
+    if not isinstance(type_, ir.RankedTensorType):
+        return None
+    text = str(type_)
+    if text not in _FRAGMENTS:
+        _FRAGMENTS[text] = _read(type_)
+    return _FRAGMENTS[text]
+
+
+def _read(type_: ir.RankedTensorType) -> Fragment | None:
+    if not str(type_.encoding).startswith("#warp.layout<"):
         return None
     instruction, form = (ir.StringAttr(p).value for p in ir.DynamicAttr(type_.encoding).params)
     known = instruction in INSTRUCTIONS and form in FORMS

@@ -4,6 +4,7 @@ No compiler of another project is started: what gets as far as nvcc, clang or Ti
 """
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -48,6 +49,8 @@ def _refused(*_: Any) -> Any:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    gc.freeze()  # what was imported; see `test/conftest.py`
+    gc.set_threshold(20_000, 10, 10)
     os.environ["ATTN_MLIR_CACHE"], os.environ["ATTN_MLIR_CUDA_COMPILER"] = "off", "nvcc"
     compiler.run_compiler = nvcc.run_compiler = _compiled
     nvcc.find_nvcc, nvcc.nvcc_version = (lambda: "nvcc"), (lambda _: "")  # type: ignore[assignment]

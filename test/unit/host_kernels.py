@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from attn_mlir.backends.amd.clang import find_host_clang
+from attn_mlir.backends.amd.emulation import build
 
 
 def host_library(folder: Path, text: str) -> ctypes.CDLL:
     """What clang makes of a kernel's source and of C functions that call it."""
     source, made = folder / "kernels.cpp", folder / "made.so"
     source.write_text(f'#include "{Path(__file__).parent / "host_cuda.h"}"\n{text}')
-    command = [find_host_clang(), "-x", "c++", "-std=c++20", "-O1", "-w", "-fPIC", "-shared", "-pthread", "-o", str(made), str(source)]
-    subprocess.run(command, check=True)
+    flags = ["-x", "c++", "-std=c++20", "-O0", "-w", "-fPIC", "-shared", f"-I{Path(build.__file__).parent}"]
+    subprocess.run([find_host_clang(), *flags, "-o", str(made), str(source)], check=True)
     return ctypes.CDLL(str(made))
 
 

@@ -1,12 +1,13 @@
-// The instructions of attn_mma.cuh on the CPU: a thread for each lane of a warp, which meet at every instruction of the whole warp.
+// The instructions of attn_mma.cuh on the CPU: a fiber for each lane of a warp, which meet at every instruction of the whole warp.
 #pragma once
-#include <barrier>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <thread>
-#include <vector>
+#include <type_traits>
+
+#include "context.h"
 
 #define ATTN_DEVICE inline
 
@@ -15,11 +16,13 @@ struct float2 {
 };
 inline float2 make_float2(float x, float y) { return {x, y}; }
 struct Warp {
-  std::barrier<> meet{32};
+  Context between, lanes[32];
+  int running = 0, left = 0; // the lane that runs, and how many have not ended
   uint32_t address[32], held[32][6];
+  // Waits until all lanes are here: they run in turn, each up to its next meeting.
+  void meet() { lanes[running].switch_to(between); }
 };
 inline Warp whole;
-inline thread_local int lane_of_thread;
 alignas(1024) inline unsigned char memory[1 << 16];
 
 inline uint16_t half_at(uint32_t address) {
@@ -27,14 +30,19 @@ inline uint16_t half_at(uint32_t address) {
   memcpy(&value, memory + address, 2);
   return value;
 }
+inline char stacks[32][1 << 16];
 template <class Work> void run_warp(Work work) {
-  std::vector<std::thread> lanes;
+  static Work *given;
+  given = &work;
   for (int lane = 0; lane < 32; ++lane)
-    lanes.emplace_back([=] {
-      lane_of_thread = lane;
-      work(lane);
+    whole.lanes[lane].prepare(stacks[lane], sizeof stacks[lane], [] {
+      (*given)(whole.running);
+      --whole.left;
+      whole.meet();
     });
-  for (auto &lane : lanes) lane.join();
+  for (whole.left = 32; whole.left == 32;)
+    for (whole.running = 0; whole.running < 32; ++whole.running) whole.between.switch_to(whole.lanes[whole.running]);
+  if (whole.left) puts("some lanes do not come to a meeting"), exit(1);
 }
 
 namespace attn {
@@ -42,16 +50,16 @@ struct F16;
 struct BF16;
 inline uint32_t swizzle_128(uint32_t offset) { return offset ^ ((offset >> 3) & 0x70); }
 inline void matrices(uint32_t address, uint32_t *m, int count, bool transposed) {
-  const int lane = lane_of_thread, first = lane / 4, second = 2 * (lane % 4);
+  const int lane = whole.running, first = lane / 4, second = 2 * (lane % 4);
   whole.address[lane] = address;
-  whole.meet.arrive_and_wait();
+  whole.meet();
   for (int i = 0; i < count; ++i) {
     const uint32_t *rows = whole.address + 8 * i;
     const uint32_t low = transposed ? half_at(rows[second] + 2 * first) : half_at(rows[first] + 2 * second);
     const uint32_t high = transposed ? half_at(rows[second + 1] + 2 * first) : half_at(rows[first] + 2 * second + 2);
     m[i] = low | high << 16;
   }
-  whole.meet.arrive_and_wait();
+  whole.meet();
 }
 inline void load_matrices(uint32_t address, uint32_t (&m)[4]) { matrices(address, m, 4, false); }
 inline void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) { matrices(address, m, 4, true); }
@@ -77,10 +85,10 @@ inline float value_of(BF16 *, uint32_t bits) {
 }
 // PTX: element (row, k) of a is in lane row % 8 * 4 + k % 8 / 2, element (k, n) of b in lane n * 4 + k % 8 / 2.
 template <class Element> void mma_16816(Element, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const int lane = lane_of_thread;
+  const int lane = whole.running;
   const uint32_t own[6] = {a[0], a[1], a[2], a[3], b0, b1};
   memcpy(whole.held[lane], own, sizeof own);
-  whole.meet.arrive_and_wait();
+  whole.meet();
   for (int e = 0; e < 4; ++e) {
     const int row = lane / 4 + 8 * (e / 2), n = 2 * (lane % 4) + e % 2;
     for (int k = 0; k < 16; ++k) {
@@ -88,15 +96,15 @@ template <class Element> void mma_16816(Element, float *sum, const uint32_t (&a)
       sum[e] += value_of((Element *)nullptr, left >> 16 * (k % 2) & 0xFFFF) * value_of((Element *)nullptr, right >> 16 * (k % 2) & 0xFFFF);
     }
   }
-  whole.meet.arrive_and_wait();
+  whole.meet();
 }
 inline void store_pair(uint32_t address, uint32_t pair) { memcpy(memory + address, &pair, 4); }
 inline float of_lane(float value, int lane) {
-  memcpy(whole.held[lane_of_thread], &value, 4);
-  whole.meet.arrive_and_wait();
+  memcpy(whole.held[whole.running], &value, 4);
+  whole.meet();
   float other;
   memcpy(&other, whole.held[lane], 4);
-  whole.meet.arrive_and_wait();
+  whole.meet();
   return other;
 }
 inline void add_global(float *to, float value) { *to += value; }

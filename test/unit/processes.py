@@ -5,6 +5,7 @@ their own, and tests of forks: here OpenMP is called by another thread from the 
 the environment as they are imported (OMP_NUM_THREADS, ATTN_MLIR_POISON) is that of the first user's.
 """
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -43,7 +44,12 @@ def _started(environment: Mapping[str, str], start: Callable[..., Any], argument
 
 
 def _surround(environment: Mapping[str, str]) -> None:
-    """Gives this process an environment: the process that it is a fork of has that of its first user."""
+    """Gives this process an environment: the process that it is a fork of has that of its first user.
+
+    Python's collector leaves alone what that one has imported: to look at it copies its pages. See `test/conftest.py`.
+    """
+    gc.freeze()
+    gc.set_threshold(20_000, 10, 10)
     os.environ.clear()
     os.environ.update(environment)
 

@@ -4,6 +4,8 @@
 #include "context.h"
 #include <cmath>
 #include <algorithm>
+#include <type_traits>
+#include "scan_sums.h"
 using std::max;
 using std::min;
 
@@ -16,7 +18,22 @@ using std::min;
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 typedef _Float16 __half;
-typedef __bf16 __nv_bfloat16;
+// Not clang's type, whose numbers unoptimised code rounds again wherever it moves them.
+struct __nv_bfloat16 {
+  unsigned short bits;
+  __nv_bfloat16() = default;
+  __nv_bfloat16(float x) {
+    uint32_t word;
+    memcpy(&word, &x, 4);
+    bits = (unsigned short)(x != x ? 0x7fff : (word + 0x7fff + (word >> 16 & 1)) >> 16);
+  }
+  operator float() const {
+    const uint32_t word = (uint32_t)bits << 16;
+    float x;
+    memcpy(&x, &word, 4);
+    return x;
+  }
+};
 // What a description of a tensor [B, H, T, D] of 16 bits for TMA tells: where it is, strides in elements, rows, and the sizes of a box.
 struct CUtensorMap {
   const unsigned short *data;
@@ -40,18 +57,8 @@ static float __uint_as_float(uint32_t x) { return bits_of<float>(x); }
 static float rsqrtf(float x) { return 1.0f / std::sqrt(x); }
 static float __half2float(__half x) { return (float)x; }
 static __half __float2half_rn(float x) { return (__half)x; }
-static float __bfloat162float(__nv_bfloat16 x) { return bits_of<float>((uint32_t)bits_of<unsigned short>(x) << 16); }
-static __nv_bfloat16 __float2bfloat16_rn(float x) {
-  uint32_t word = bits_of<uint32_t>(x);
-  if (x != x) return bits_of<__nv_bfloat16>((unsigned short)0x7fff);
-  return bits_of<__nv_bfloat16>((unsigned short)((word + 0x7fff + (word >> 16 & 1)) >> 16));
-}
-// What a compiler calls to round, and its library may not have. Optimised, it would be recognised and call itself.
-extern "C" __attribute__((optnone, noinline)) __nv_bfloat16 __truncsfbf2(float x) {
-  volatile uint32_t word = bits_of<uint32_t>(x);
-  const uint32_t rounded = x != x ? 0x7fff0000u : word + 0x7fff + (word >> 16 & 1);
-  return bits_of<__nv_bfloat16>((unsigned short)(rounded >> 16));
-}
+static float __bfloat162float(__nv_bfloat16 x) { return x; }
+static __nv_bfloat16 __float2bfloat16_rn(float x) { return x; }
 
 // ---- fibers
 
@@ -117,7 +124,7 @@ static void run_block(char *stacks, bool descending) {
 // ---- what attn_warp.cuh has
 
 #define ATTN_DEVICE static inline
-alignas(1024) unsigned char memory[1 << 18];
+alignas(1024) static unsigned char memory[1 << 18];
 namespace attn {
 struct F16 {};
 struct BF16 {};
@@ -158,24 +165,12 @@ static void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
     m[i] = x[0] | (uint32_t)x[1] << 16;
   }
 }
-static float number(F16, uint32_t both, int c) { return (float)bits_of<__half>((unsigned short)(c ? both >> 16 : both)); }
-static float number(BF16, uint32_t both, int c) { return __bfloat162float(bits_of<__nv_bfloat16>((unsigned short)(c ? both >> 16 : both))); }
-template <class T> static void mma(T type, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <class T> static void mma(T, float *sum, const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   static uint32_t slots[kThreads][6];
-  const int warp = current / 32 * 32, lane = current % 32;
   for (int i = 0; i < 4; ++i) slots[current][i] = a[i];
   slots[current][4] = b0, slots[current][5] = b1;
   __syncwarp();
-  for (int e = 0; e < 4; ++e) {
-    double total = sum[e];
-    for (int k = 0; k < 16; ++k) {
-      const int from = k % 8 / 2, far = k / 8;
-      const float x = number(type, slots[warp + lane / 4 * 4 + from][2 * far + e / 2], k % 2);
-      const float y = number(type, slots[warp + (2 * (lane % 4) + e % 2) * 4 + from][4 + far], k % 2);
-      total += (double)x * y;
-    }
-    sum[e] = (float)total;
-  }
+  mma_sums(std::is_same<T, F16>::value, sum, slots + current / 32 * 32, current % 32);
   __syncwarp();
 }
 
@@ -231,28 +226,13 @@ static uint64_t k_major(uint32_t address) { return descriptor(address, 0, 1024, 
 static uint64_t k_major_64(uint32_t address) { return descriptor(address, 0, 512, 2); }
 static uint64_t mn_major(uint32_t address, uint32_t atom_bytes) { return descriptor(address, atom_bytes, 1024, 1); }
 static uint64_t advance(uint64_t from, uint32_t bytes) { return from + bytes; }
-template <class T> static float factor_at(T type, uint64_t from, bool turned, int k, int n) {
-  const uint32_t atom = (uint32_t)(from >> 32 & 0xffff) * 16, stride = (uint32_t)(from >> 48 & 0xfff) * 512, swizzle = (uint32_t)(from >> 60);
-  const int row = turned ? k : n, column = turned ? n : k, row_bytes = 128 / swizzle;
-  uint32_t at = (uint32_t)from + row / 8 * stride + row % 8 * row_bytes + column % 64 * 2 + (turned ? column / 64 * atom : 0);
-  at ^= (at >> 7 & (8 / swizzle - 1)) << 4;
-  return number(type, *(const unsigned short *)(memory + at), 0);
-}
 template <class T, bool Turned, int Count>
-static void wgmma(T type, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {
+static void wgmma(T, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {
   static uint32_t slots[kThreads][4];
-  const int warp = current / 32 * 32, lane = current % 32;
   const uint32_t own[4] = {a0, a1, a2, a3};
   for (int i = 0; i < 4; ++i) slots[current][i] = own[i];
   __syncwarp();
-  double rows[2][16];
-  for (int r = 0; r < 2; ++r)
-    for (int k = 0; k < 16; ++k) rows[r][k] = number(type, slots[warp + lane / 4 * 4 + k % 8 / 2][2 * (k / 8) + r], k % 2);
-  for (int e = 0; e < Count; ++e) {
-    double total = accumulate ? d[e] : 0.0;
-    for (int k = 0; k < 16; ++k) total += rows[e / 2 % 2][k] * factor_at(type, b, Turned, k, e / 4 * 8 + 2 * (lane % 4) + e % 2);
-    d[e] = (float)total;
-  }
+  wgmma_sums(std::is_same<T, F16>::value, Turned, accumulate, d, Count, slots + current / 32 * 32, current % 32, memory, b);
   __syncwarp();
 }
 static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16); }

@@ -62,17 +62,35 @@ def _stacks() -> np.ndarray[Any, Any]:
     return np.empty(1024 << 17, np.uint8)
 
 
-def _command(warps: int) -> list[str]:
-    return [find_host_clang(), "-std=c++17", "-O1", "-mf16c", "-Wno-everything", f"-I{_FIBERS}", f"-DWARPS={warps}", "-fPIC"]
+def _command(*options: object) -> list[str]:
+    return [find_host_clang(), "-std=c++17", "-mf16c", "-fno-exceptions", "-Wno-everything", "-fPIC", f"-I{_FIBERS}", *map(str, options)]
 
 
 @functools.cache
-def _header(warps: int) -> Path:
-    """The header, compiled ahead, which takes half of the time of a kernel. Its folder goes when the process ends."""
+def _folder() -> Path:
+    """For what all kernels share. It goes when the process ends."""
     folder = tempfile.TemporaryDirectory()
     atexit.register(folder.cleanup)
-    made = Path(folder.name) / "scan_emulation.pch"
-    subprocess.run([*_command(warps), "-x", "c++-header", _SHIM, "-o", made], check=True)
+    return Path(folder.name)
+
+
+@functools.cache
+def _header(warps: int) -> list[str]:
+    """Options of a kernel of as many warps: the header, compiled ahead, is half of what there is to compile.
+
+    Kernels are not optimised, which takes ten times as long as such code runs; the sums of matrix instructions, most of it, are.
+    """
+    options = ["-O0", f"-DWARPS={warps}"]
+    made = _folder() / f"scan_emulation_{warps}.pch"
+    subprocess.run(_command(*options, "-x", "c++-header", _SHIM, "-o", made), check=True)
+    return [*options, "-include-pch", str(made)]
+
+
+@functools.cache
+def _sums() -> Path:
+    """What sums of matrix instructions are compiled to."""
+    made = _folder() / "scan_sums.o"
+    subprocess.run(_command("-O2", "-c", _SHIM.with_name("scan_sums.cpp"), "-o", made), check=True)
     return made
 
 
@@ -96,10 +114,11 @@ class HostScan:
             declared="".join(f", {text}" for text in texts), members=" ".join(f"{text};" for text in texts), names=", ".join(names),
             entry=code.entry, passed=", ".join(f"given.{name}" for name in names),
         )  # fmt: skip
-        header = _header(code.threads // 32)
+        options = _header(code.threads // 32)
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "scan.so"
-            command = [*_command(code.threads // 32), "-x", "c++", "-include-pch", header, "-shared", "-", "-o", path]
+            # The process has libm, and all else that is asked for: to look through libraries takes a third of the time.
+            command = _command(*options, "-shared", "-nostdlib", _sums(), "-x", "c++", "-", "-o", path)
             made = subprocess.run(command, input=source + main, text=True, capture_output=True)
             assert made.returncode == 0, made.stderr[:4000]
             self._library = ctypes.CDLL(str(path))

@@ -23,11 +23,12 @@ TORCH = Path(torch.__file__).parent
 
 
 def build(folder: Path) -> Path:
-    """The C++ program."""
+    """The C++ program, by clang where it is: it takes two thirds of the time of g++ for torch's headers."""
+    compiler = (shutil.which("clang++-22") if "CXX" not in os.environ else None) or str(CXX)
     include = [f"-I{TORCH / 'include' / part}" for part in ("", "torch/csrc/api/include")]
     libraries = [f"-L{TORCH / 'lib'}", f"-Wl,-rpath,{TORCH / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", "-ldl"]
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
-    subprocess.run([str(CXX), "-std=c++20", "-O0", abi, *include, str(SOURCE), "-o", str(folder / "run"), *libraries], check=True)
+    subprocess.run([compiler, "-std=c++20", "-O0", abi, *include, str(SOURCE), "-o", str(folder / "run"), *libraries], check=True)
     return folder / "run"
 
 

@@ -30,7 +30,7 @@ FAULTS = {
 pytestmark = needs_host_clang
 
 
-FLAGS = ("-x", "c++", "-std=c++20", "-O0", "-w", "-pthread")
+FLAGS = ("-x", "c++", "-std=c++20", "-O0", "-w", f"-I{HERE.parents[1]}/backends/amd/emulation")
 
 
 @pytest.fixture(scope="module")

@@ -137,6 +137,9 @@ SCORES: dict[str, tuple[Function, str]] = {
     "bool index": (lambda s, b, h, i, j: s + TABLE[h, i > j], "indices are integers"),  # here
     "slice": (lambda s, b, h, i, j: s + LARGE[h, :], "computes with all of `LARGE`"),  # here
     "ellipsis": (lambda s, b, h, i, j: s + TABLE[h, ...], "returned a tensor"),  # here
+    "beside a tensor": (lambda s, b, h, i, j: s + LARGE, "computes with all of `LARGE`"),  # here
+    "a tensor beside": (lambda s, b, h, i, j: LARGE.numpy() * s, "computes with all of `LARGE`"),  # here
+    "compared with a tensor": (lambda s, b, h, i, j: torch.where(s > LARGE, s, 0.0), "computes with all of `LARGE`"),  # here
     "whole tensor": (lambda s, b, h, i, j: s + (LARGE * h)[0, 0], "computes with all of `LARGE`"),  # here
     "method of a part": (lambda s, b, h, i, j: LARGE[h].sum(), "computes with all of `LARGE`"),  # here
     "integer power": (lambda s, b, h, i, j: s + 3**h, "use a float base"),  # here

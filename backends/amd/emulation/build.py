@@ -6,7 +6,7 @@ import platform
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ _RUNTIME_LEVEL = "-O2"
 _KERNEL = ("-DATTN_AMD_EMULATED", "-fsanitize=thread", "-ffp-contract=fast", "-fno-math-errno", "-fno-vectorize", "-fno-slp-vectorize",
            "-gline-tables-only", "-Wno-unknown-attributes", "-Wno-psabi", "-w")  # fmt: skip
 _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs")
+_HEADER, _INCLUDED = "attn_amd_emulated.h", (f"-I{_HERE}", f"-I{_HERE.parent}")
 _LINES = 30
 
 
@@ -41,7 +42,9 @@ def build(code: KernelCode, load: Callable[[bytes], T]) -> T:
     with tempfile.TemporaryDirectory() as folder:
         source, compiled, library = (Path(folder) / f"{code.name}.{suffix}" for suffix in ("hip.cpp", "o", "so"))
         source.write_text(f"{code.source}\nATTN_EMULATED_ENTRY({code.entry})\n")
-        _run([clang, *flags, f"-I{_HERE}", f"-I{_HERE.parent}", "-c", str(source), "-o", str(compiled)], code)
+        header = Path(folder) / f"{_HEADER}.pch"
+        header.write_bytes(_precompiled(clang, tuple(flags)))
+        _run([clang, *flags, *_INCLUDED, "-include-pch", str(header), "-c", str(source), "-o", str(compiled)], code)
         runtime = []
         for name, content in zip(_RUNTIME, _runtime(clang), strict=True):
             runtime.append(Path(folder) / f"{name}.o")
@@ -88,16 +91,27 @@ def _runtime(clang: str) -> tuple[bytes, ...]:
 
 
 def _runtime_object(clang: str, name: str) -> bytes:
-    flags = [*_LANGUAGE, _RUNTIME_LEVEL, *_processor()]
+    return _part(clang, (*_LANGUAGE, _RUNTIME_LEVEL, *_processor(), "-c"), name, "o", _object)
+
+
+@cache
+def _precompiled(clang: str, flags: tuple[str, ...]) -> bytes:
+    """The header that all kernels begin with, as clang has read it: a third of what there is to compile."""
+    # Without times of files, which differ between installations: the key has what they hold, and where they are.
+    return _part(clang, (*flags, *_INCLUDED, "-Xclang", "-fno-pch-timestamp", "-x", "c++-header"), _HEADER, "pch", lambda code, _: code)
+
+
+def _part(clang: str, flags: Sequence[str], name: str, suffix: str, load: Callable[[bytes, dict[str, Any]], bytes]) -> bytes:
+    """What clang makes of a file of this folder, or finds on disk."""
     key = disk_cache.key_of((_HERE / name).read_text(), " ".join(flags), version_of(clang)[1], _headers())
-    found = disk_cache.find(key, "o", _object)
+    found = disk_cache.find(key, suffix, load)
     if found is not None:
         return found
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / f"{name}.o"
-        _run([clang, *flags, "-c", str(_HERE / name), "-o", str(target)], None)
+        target = Path(folder) / f"{name}.{suffix}"
+        _run([clang, *flags, str(_HERE / name), "-o", str(target)], None)
         made = target.read_bytes()
-    disk_cache.save(key, "o", made, {})
+    disk_cache.save(key, suffix, made, {})
     return made
 
 

@@ -43,7 +43,7 @@ class CapturedTensor:
         indices = (*self._indices, *(self._index(len(self._indices) + i, item) for i, item in enumerate(given)))
         if len(indices) > self._captured.rank:
             raise scope.fail(
-                f"{len(indices)} indices into `{self._captured.name}`, which has {self._captured.rank} dimensions",
+                f"{len(indices)} indices into `{self._captured.name}`, which has {self._dimensions()}",
                 "leave the extra ones out",
             )
         indexed = CapturedTensor(self._captured, self._kind, self._sizes, indices)
@@ -115,10 +115,13 @@ class CapturedTensor:
             return wrapped
         return ops.select(ops.compare("lt", node, ops.constant(0)), wrapped, node)
 
+    def _dimensions(self) -> str:
+        return f"{self._captured.rank} dimension{'s' * (self._captured.rank != 1)}"
+
     def _advice(self) -> str:
         name, rank = self._captured.name, self._captured.rank
         example = {1: "kv_idx", 2: "q_idx, kv_idx", 3: "h, q_idx, kv_idx", 4: "b, h, q_idx, kv_idx"}.get(rank, ", ".join(["i"] * rank))
-        return f"`{name}` has {rank} dimensions; read one number with one index for each, such as {name}[{example}]"
+        return f"`{name}` has {self._dimensions()}; read one number with one index for each, such as {name}[{example}]"
 
     def _whole(self, *_: Any, **__: Any) -> Any:
         raise scope.fail(f"computes with all of `{self._captured.name}`", self._advice())

@@ -312,6 +312,9 @@ def value(x: Any) -> Value:
 
 def _binary(operation: Callable[[Node, Node], Node], a: Any, b: Any) -> Any:
     if _has_dimensions(a) or _has_dimensions(b):
+        for x in (a, b):
+            if not isinstance(x, Value) and not hasattr(x, "stands_for_tensor"):
+                LINKS.vector(x)  # raises where it is too large: torch would take that for an operand it does not know
         return NotImplemented  # its own operator writes it out
     return Value(operation(lift(a), lift(b)))
 

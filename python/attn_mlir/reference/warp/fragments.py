@@ -1,5 +1,6 @@
 """Rules of computation on fragments."""
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,9 +34,15 @@ def _result(array: np.ndarray, type_: Any, fragment: Fragment | None, kind: str)
     """A result of a map from what its region gives for all elements."""
     if not kind or fragment is None:
         return rounded(np.array(array), type_)
-    part = np.array([fragment.layout.part_of(j) for j in range(array.shape[1])])
-    parts = [_REDUCE[kind].reduce(array[:, part == p], axis=1, initial=_START[kind]) for p in range(fragment.shape[1])]
-    return rounded(np.stack(parts, axis=1), type_)
+    columns = _columns_of_parts(fragment, array.shape[1])
+    return rounded(_REDUCE[kind].reduce(array.take(columns, axis=1), axis=2, initial=_START[kind]), type_)
+
+
+@cache
+def _columns_of_parts(fragment: Fragment, columns: int) -> np.ndarray:
+    """The columns of each part, ascending: all parts have as many."""
+    part = np.array([fragment.layout.part_of(j) for j in range(columns)])
+    return np.stack([np.flatnonzero(part == p) for p in range(fragment.shape[1])])
 
 
 def _extract(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, *places: Any) -> np.ndarray:

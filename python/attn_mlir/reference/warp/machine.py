@@ -128,10 +128,14 @@ class Machine:
 
     def run(self, unit: Warpgroup, block: tuple[list[int], list[Inst]]) -> Steps:
         """Runs the ops of a block; what its last op yields."""
+        values = unit.values
         for inst in block[1]:
-            if inst.ends:
-                return [unit.values[v] for v in inst.operands]
-            yield from self.step(unit, inst)
+            if inst.scalar is not None:  # most ops: what they take no time for needs no generator
+                values[inst.results[0]] = inst.scalar(*[values[v] for v in inst.operands])
+            elif inst.ends:
+                return [values[v] for v in inst.operands]
+            else:
+                yield from self.step(unit, inst)
         return []
 
     def step(self, unit: Warpgroup, inst: Inst) -> Steps:

@@ -47,7 +47,7 @@ def _load_number(machine: Machine, unit: Warpgroup, inst: Inst, memory: Buffer |
     if isinstance(memory, np.ndarray):  # one number in global memory, which nothing has to be waited for
         return memory[()]
     if isinstance(memory, Tensor):
-        return (yield from _load_global(inst, memory, *places))
+        return _load_global(inst, memory, *places)
     yield
     if memory.array.dtype.kind == "f":
         return _load_rows(machine, unit, inst, memory, *places)
@@ -82,11 +82,11 @@ def _range(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, *box: 
 
 def _load_global(inst: Inst, memory: Tensor, *places: Any) -> Any:
     """Of a tensor that the kernel does not write: numbers, or elements of a map."""
-    clipped = [np.clip(p, 0, n - 1) for p, n in zip(places, memory.array.shape, strict=True)]
-    if any(np.any(c != p) for c, p in zip(clipped, places, strict=True)):
-        raise Fault("out of bounds", inst.location, f"reads outside of a tensor of shape {list(memory.array.shape)}")
-    yield from ()
-    return memory.array[tuple(clipped)]
+    for place, size in zip(places, memory.array.shape, strict=True):
+        least, most = (place.min(), place.max()) if isinstance(place, np.ndarray) else (place, place)
+        if not 0 <= least <= most < size:
+            raise Fault("out of bounds", inst.location, f"reads outside of a tensor of shape {list(memory.array.shape)}")
+    return memory.array[places]
 
 
 def _cell(inst: Inst, memory: Buffer | Tensor, places: tuple[int, ...]) -> tuple[Any, ...]:

@@ -43,10 +43,11 @@ _ROUNDED = frozenset(("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "m
 
 
 class Inst:
-    """An op. `scalar` computes its result of its operands, None for ops that are no scalar code."""
+    """An op. `scalar` computes its result of its operands, None for ops that are no scalar code; `ends`: it ends a block."""
 
     def __init__(self, op: ir.Operation, numbers: dict[ir.Value, int]) -> None:
         self.name, self.location = op.name, op.location
+        self.ends = op.name in ("warp.yield", "scf.yield", "scf.condition")
         self.attributes = {name: plain(op.attributes[name]) for name in op.attributes}
         self.operands, self.results = _numbers(op.operands, numbers), _numbers(op.results, numbers)
         self.types = [result.type for result in op.results]
@@ -59,11 +60,6 @@ class Inst:
             for region in op.regions
             for block in region.blocks
         ]
-
-    @property
-    def ends(self) -> bool:
-        """Whether it ends a block."""
-        return self.name in ("warp.yield", "scf.yield", "scf.condition")
 
 
 def plain(attribute: ir.Attribute) -> Any:
