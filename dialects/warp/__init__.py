@@ -19,7 +19,7 @@ from attn_mlir.dialects.warp.copies import (
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
-from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp
+from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp, WriteTransposedOp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -82,5 +82,6 @@ __all__ = [
     "WaitOp",
     "Warp",
     "WriteOp",
+    "WriteTransposedOp",
     "YieldOp",
 ]

@@ -43,6 +43,7 @@ class NumbersFormer(Former):
         sums = [
             op.results[0] for op in find_all(self.chunks, "tile.cumsum") if op.operands[0] in self.of_positions and not flag(op, "reverse")
         ]
+        reads += self._factors()
         for tile in dict.fromkeys([*sums, *(tile for tile in reads if tile in self.of_positions)]):
             type_ = ir.RankedTensorType(tile.type)
             if str(type_.element_type) != "f32" or not loads:
@@ -53,6 +54,10 @@ class NumbersFormer(Former):
             assert isinstance(ring, RingBuffer)
             stages, arrivals = stages_and_arrivals(ring.full.type)
             ring.full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
+
+    def _factors(self) -> list[ir.Value]:
+        """Tiles of numbers that products are multiplied by."""
+        return []
 
     def _op(self, op: ir.Operation) -> None:
         """Numbers are made where they are needed, and read when they are there."""

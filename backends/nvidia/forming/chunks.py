@@ -22,7 +22,7 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_NUMBERS, _BARRIERS, _MOST_STAGES, _MOST_BLOCKS = 1024, 2048, 8, 3
+_NUMBERS, _BARRIERS, _MOST_STAGES, MOST_BLOCKS = 1024, 2048, 8, 3
 """Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
 _SCALE = 2.0**11
 
@@ -51,6 +51,15 @@ class ChunksFormer(NumbersFormer):
         if state.rank != 2 or "sequences" in ir.DictAttr(self.function.attributes["tile.kernel"]):
             raise Refused("a scan of sequences side by side, or without a state")
         self.chunks = loops[0]
+        self._read_products(state)
+        super()._share_rows()
+        self.occupancy = self._most_blocks()
+        for op in find_all(self.function, "tile.map"):
+            if len(block_of(op).arguments) == 1 and not (self._is_of_state(op.results[0]) and len(list(op.results[0].uses)) == 1):
+                self.of_positions[op.results[0]] = op
+
+    def _read_products(self, state: ir.RankedTensorType) -> None:
+        """Which tile has the rows of fragments, what residuals are, and what is changed in its place."""
         dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *DOTS)]
         if not dots:
             raise Refused("nothing is multiplied")
@@ -63,20 +72,25 @@ class ChunksFormer(NumbersFormer):
             low, high = (maker(each.operands[n + self.turned], "tile.map") for n, each in ((1, op), (2, rounded or op)))
             if rounded is not None and low is not None and high is not None and is_rest(low, high):
                 self.residuals |= {low.results[0]: rounded} if str(low.results[0].type.element_type) == "f16" else {}
-        super()._share_rows()
+
+    def _most_blocks(self) -> int:
+        """The thread blocks that share a multiprocessor, as far as registers hold their states."""
         registers = THREADS * (self.warpgroups + 1) * (self.columns // 2 + thresholds.STATE_REGISTERS)
-        self.occupancy = min(_MOST_BLOCKS, max(1, self.target.registers // registers))
-        for op in find_all(self.function, "tile.map"):
-            if len(block_of(op).arguments) == 1 and not self._is_of_state(op.results[0]):
-                self.of_positions[op.results[0]] = op
+        return min(MOST_BLOCKS, max(1, self.target.registers // registers))
 
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
-        loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.chunks, "tile.load")]
-        stage = sum(bytes_of(type_) for type_ in loads) + _NUMBERS
-        most = min(_MOST_STAGES, (self.shared_bytes - _BARRIERS) // max(1, stage))
+        most = min(_MOST_STAGES, (self.shared_bytes - _BARRIERS - self._exchanged()) // max(1, self._stage_bytes()))
         return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
+
+    def _stage_bytes(self) -> int:
+        """Of the tiles and numbers of a chunk."""
+        return sum(bytes_of(ir.RankedTensorType(op.results[0].type)) for op in find_all(self.chunks, "tile.load")) + _NUMBERS
+
+    def _exchanged(self) -> int:
+        """Bytes by which warpgroups exchange something."""
+        return 0
 
     def _is_of_state(self, numbers: ir.Value) -> bool:
         """Whether a product's sums are scaled by these."""
@@ -106,11 +120,15 @@ class ChunksFormer(NumbersFormer):
     def _make_rings(self) -> None:
         """Also the memory of states, which come from registers."""
         super()._make_rings()
-        for memory in dict.fromkeys(op.operands[1] for op in find_all(self.function, "tile.store")):
+        for memory in dict.fromkeys(self._memory_of_states()):
             whole, column = self._memory(memory)
             if column is not None and not self.turned:
                 raise Refused("columns of states are rows of fragments only where they are turned")
             self.states[memory] = self._turned(self._value(whole)) if self.turned else self._value(whole)
+
+    def _memory_of_states(self) -> list[ir.Value]:
+        """What states are stored to."""
+        return [op.operands[1] for op in find_all(self.function, "tile.store")]
 
     def _turned(self, memory: ir.Value) -> ir.Value:
         """A view whose rows are the columns of states in memory."""

@@ -9,6 +9,12 @@ ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
 }
 
+// As store_matrices, each 8x8 matrix transposed.
+ATTN_DEVICE void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
 // The rows of a warpgroup's tile that exist, from `row` on; neighbours at once where they lie side by side.
 template <int Columns, int N>
 ATTN_DEVICE void store_tile(const float (&tile)[N], float *first, long long down, long long along, int row, int size, int warp, int lane) {

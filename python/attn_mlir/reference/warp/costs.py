@@ -94,6 +94,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.reaches": ("map", "maps", computed),
     "warp.vote": ("map", "maps", computed),
     "warp.write": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.write_transposed": ("store", "", _of(0, lambda costs: _SHARED)),
     "warp.transpose": ("store", "", _of(0, lambda costs: _SHARED / 2)),  # read and written
     "warp.store": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.atomic_add": ("store", "copies", _of(0, lambda costs: costs.bytes)),

@@ -19,7 +19,8 @@ from attn_mlir.reference.warp.units import CHUNK, Buffer, Flight, Joined, Steps,
 
 def _alloc(machine: Machine, unit: Warpgroup, inst: Inst) -> Buffer:
     whole = isinstance(inst.types[0].element_type, ir.IntegerType)
-    return Buffer(next(machine.ids), np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64))
+    array = np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64)
+    return Buffer(next(machine.ids), array, inst.attributes.get("part", array.shape[-1]))
 
 
 def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: int, row: int, column: int) -> View:
@@ -28,7 +29,7 @@ def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: 
     if not (0 <= stage < stages and 0 <= row <= rows - height and 0 <= column <= columns - width):
         message = f"takes {height} x {width} from row {row} and column {column} of stage {stage}; there are {stages} of {rows} x {columns}"
         raise Fault("no such stage" if not 0 <= stage < stages else "out of bounds", inst.location, message)
-    return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
+    return View(buffer, stage, row, column, buffer.array[stage, row : row + height, column : column + width])
 
 
 def _rows_of_heads(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor) -> Tensor:
@@ -120,6 +121,16 @@ def _read_transposed(machine: Machine, unit: Warpgroup, inst: Inst, view: View) 
     for warp, access in machine.ordinary(unit, inst):
         machine.accesses.read(view.cells(), warp, access)
     return unit.made([view.array.T.copy()])
+
+
+def _write_transposed(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, view: View) -> Steps:
+    """Each warp writes to all rows, its columns."""
+    yield
+    size = len(tile) // len(unit.warps)
+    for warp, access in machine.ordinary(unit, inst):
+        own = slice(warp.number * size, (warp.number + 1) * size)
+        machine.accesses.write(view.columns(own.start, size).cells(), warp, access)
+        view.array[:, own] = tile[own].T
 
 
 def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
@@ -316,6 +327,10 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
     if adds:
         _add(machine, inst, cells, column, warp, flight.later[0][1])
+    elif view.array.shape[1] < target.heads.shape[-1]:
+        # Some columns of a row: stores to others may meet, what reads or writes the whole row may not.
+        machine.accesses.add(cells, warp, flight.later[0][1], ordered=False)
+        machine.accesses.write([(*cell, column // view.array.shape[1]) for cell in cells], warp, flight.later[0][1])
     else:
         machine.accesses.write(cells, warp, flight.later[0][1])
     unit.stores.open.append(flight)
@@ -397,4 +412,5 @@ RULES: dict[str, Rule] = {
     "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
+    "warp.write_transposed": _write_transposed,
 }

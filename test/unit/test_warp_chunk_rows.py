@@ -1,0 +1,148 @@
+"""Scans that give rows of o as kernels of the `warp` dialect, against float64, in several orders; faults that must be found."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.derivatives import derivative
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
+from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
+from attn_mlir.registry import registry
+from contexts import loaded_context
+from warp_text import check_text
+
+_BARS = {"f16": 1.5e-3, "bf16": 1e-2}
+_FACTORS = torch.ones(2, 4, 64)
+"""Stands for what is captured: kernels are given others."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows of o of a forward pass, q and k with two heads, v with four, or rows of dv of a backward pass."""
+
+    keys: int = 64
+    values: int = 64
+    decay: str = "step"
+    element: str = "f16"
+    initial: bool = False
+    dv: bool = False
+    mod: bool = False
+    """Whether rows of v are multiplied by a captured tensor, and elements of k changed, before."""
+
+    def __str__(self) -> str:
+        words = [f"{self.keys}x{self.values}", self.decay, self.element, "initial" * self.initial, "dv" * self.dv, "mod" * self.mod]
+        return " ".join(filter(None, words))
+
+
+@cache
+def module_of(scan: Scan) -> ir.Module:
+    """The module with the kernel, formed."""
+    context = loaded_context()
+    with context, ir.Location.unknown():
+        v_mod = (lambda x, b, h, t: x * _FACTORS[b, h, t]) if scan.mod else None
+        k_mod = (lambda x: x.tanh()) if scan.mod else None
+        outputs = {"initial_state": True, "final_state": True} if scan.initial else {}
+        definition = LinearDefinition(decay=scan.decay, k_mod=k_mod, v_mod=v_mod, **outputs)
+        inputs = Inputs(scan.element, scan.keys, scan.values)
+        traced = trace_linear(definition, inputs)
+        name, prepare = derivative("bwd", ["v"], "sm_90a", 0) if scan.dv else prepare_derivative("", [], segment=0)
+        module, _ = scheduled(context, traced.text, name, prepare, {"arch": "sm_90a"}, pipeline.TILED_FOR_WARP, "NVIDIA")
+        functions = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
+        (function,) = [op for op in functions if attributes.grid_kind(op) == "chunks"]
+        function.attributes[attributes.SCHEDULE] = attributes.write({"arch": "sm_90a", "emitter": "warp"})
+        made = ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+        Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
+    return made
+
+
+def kernel_of(scan: Scan) -> ir.Operation:
+    """The formed kernel."""
+    (kernel,) = kernels_of(module_of(scan))
+    return kernel
+
+
+def arguments(scan: Scan, length: int) -> tuple[list[Any], list[np.ndarray]]:
+    """Inputs, memory for results, and what these are."""
+    draw, batch = np.random.default_rng(length), 2
+    q, k = (rounded(scan, draw.standard_normal((batch, 2, length, scan.keys))) for _ in range(2))
+    v = rounded(scan, draw.standard_normal((batch, 4, length, scan.values)))
+    rates = -0.3 * draw.random(4)
+    steps = {"step": -0.3 * draw.random((batch, 4, length)), "head": np.broadcast_to(rates[None, :, None], (batch, 4, length))}.get(
+        scan.decay, np.zeros((batch, 4, length))
+    )
+    decays = {"none": [], "step": [steps], "head": [rates]}[scan.decay]
+    state = draw.standard_normal((batch, 4, scan.keys, scan.values)) if scan.initial else np.zeros((batch, 4, scan.keys, scan.values))
+    given = [q, k, v, *decays, *[state.copy()] * scan.initial]
+    factors = draw.random((batch, 4, length)) + 0.5 if scan.mod else np.ones((batch, 4, length))
+    given += [factors] * scan.mod
+    o, keys = np.zeros(v.shape), rounded(scan, np.tanh(k)) if scan.mod else k
+    for b, h in np.ndindex(batch, 4):
+        for t in range(length)[:: -1 if scan.dv else 1]:
+            if scan.dv:  # what v stands for is the gradient of o: dS = q do + S', dv = k dS
+                state[b, h] += np.outer(q[b, h // 2, t], v[b, h, t])
+                o[b, h, t] = keys[b, h // 2, t] @ state[b, h]
+                state[b, h] *= np.exp(steps[b, h, t])
+            else:
+                state[b, h] = np.exp(steps[b, h, t]) * state[b, h] + np.outer(keys[b, h // 2, t], factors[b, h, t] * v[b, h, t])
+                o[b, h, t] = q[b, h // 2, t] @ state[b, h]
+    if scan.dv:
+        given = [q, k, v, *decays, v, v]  # the last one is the gradient of o
+    wanted = [o, *[state] * scan.initial]
+    return [*given, *(np.full(each.shape, np.nan) for each in wanted)], wanted
+
+
+def rounded(scan: Scan, array: np.ndarray) -> np.ndarray:
+    """Numbers that the elements of a scan can hold."""
+    return torch.from_numpy(array).to({"f16": torch.float16, "bf16": torch.bfloat16}[scan.element]).double().numpy()
+
+
+def worst(scan: Scan, length: int, orders: int = 2) -> float:
+    """rms(error) / rms(result) in the worst of some orders. Raises Fault for a race and the like."""
+    kernel, found = kernel_of(scan), []
+    given, wanted = arguments(scan, length)
+    read = read_kernel(kernel)
+    for schedule in list(schedules_of(kernel).values())[:orders]:
+        for made in given[-len(wanted) :]:
+            made[:] = np.nan
+        run_scheduled(read, given, schedule)
+        found += [
+            np.sqrt(np.mean((made - right) ** 2) / np.mean(right**2)) for made, right in zip(given[-len(wanted) :], wanted, strict=True)
+        ]
+    return max(found)
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [
+        Scan(),
+        Scan(128, 128),
+        Scan(128, 64, "head", "bf16"),
+        Scan(64, 128, "none"),
+        Scan(64, 64, initial=True),
+        Scan(128, 128, "step", "bf16", initial=True),
+        Scan(64, 256),
+        Scan(128, 128, dv=True),
+        Scan(64, 64, "head", "bf16", dv=True),
+        Scan(128, 64, mod=True),
+    ],
+    ids=str,
+)
+def test_rows(scan: Scan) -> None:
+    assert max(worst(scan, length) for length in (1, 17, 127, 300)) < _BARS[scan.element]
+
+
+def test_every_order_gives_the_same() -> None:
+    assert worst(Scan(64, 128), 200, orders=99) < _BARS["f16"]
