@@ -34,7 +34,7 @@ class ChunkRowsFormer(ChunksFormer):
     weights: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Maps over pairs of positions."""
     late: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """Products of q and the state, which begin behind those of pairs; weights are made meanwhile."""
+    """Products of q and the state, which begin behind those of pairs."""
     leaving: list[ir.Operation] = field(default_factory=list)
     """Stores of rows of o, which come behind the state's product."""
 
@@ -149,8 +149,8 @@ class ChunkRowsFormer(ChunksFormer):
             self.late[op.results[0]] = op
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
-            for late in self.late.values():
-                self.known[late.results[0]] = self._from_state(late)
+            if self.occupancy < MOST_BLOCKS:
+                self._from_states()
         elif a in self.weights and b in self.loaded and not flag(op, "transpose_b"):
             self.known[op.results[0]] = self._from_pairs(op)
         else:
@@ -174,6 +174,12 @@ class ChunkRowsFormer(ChunksFormer):
         right = build.op("view", [buffer, stage, self._own_share(), column], [own]).result
         made = build.fragment_type(INSTRUCTION, "tile", [ROWS, self._share()], ir.F32Type.get())
         return self._multiply(None, q.memory, right, True, made)
+
+    def _from_states(self) -> None:
+        """Begins what waits for products of pairs: while weights are made, or, where registers are few, behind them."""
+        for late in self.late.values():
+            self.known[late.results[0]] = self._from_state(late)
+        self.late = {}
 
     def _from_state(self, op: ir.Operation) -> ir.Value:
         """S^T q^T."""
@@ -236,6 +242,7 @@ class ChunkRowsFormer(ChunksFormer):
         build.op("write", [self._value(weights), part(self._own_share(), self._share())])
         # wgmma reads what all warps have written.
         build.op("fence_async")
+        self._from_states()
         build.op("named_sync", [meeting], threads=THREADS * self.warpgroups)
         before = self._value(sums)
         if factors and not _is_one(factors[0]):
