@@ -18,7 +18,7 @@ from attn_mlir.dialects.warp.copies import (
     StoreWaitOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
-from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
+from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
 from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp, WriteTransposedOp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
@@ -34,6 +34,7 @@ __all__ = [
     "BarrierType",
     "BlockCountOp",
     "BlockIdOp",
+    "ColumnsOp",
     "ConcatOp",
     "CopyAsyncOp",
     "CopyCommitOp",

@@ -137,6 +137,7 @@ def worst(scan: Scan, length: int, orders: int = 2) -> float:
         Scan(128, 128, dv=True),
         Scan(64, 64, "head", "bf16", dv=True),
         Scan(128, 64, mod=True),
+        Scan(256, 64, "step", "bf16"),
     ],
     ids=str,
 )
@@ -146,3 +147,34 @@ def test_rows(scan: Scan) -> None:
 
 def test_every_order_gives_the_same() -> None:
     assert worst(Scan(64, 128), 200, orders=99) < _BARS["f16"]
+
+
+@pytest.mark.parametrize("scan", [Scan(), Scan(128, 128), Scan(256, 128, "step", "bf16")], ids=str)
+def test_registers_and_text(scan: Scan) -> None:
+    kernel = kernel_of(scan)
+    check_registers(kernel)
+    check_text(kernel)
+    code = kernel_code(kernel, rules_for(kernel))
+    assert "attn::store_matrices_transposed(" in code.source and code.shared_bytes < 232448
+
+
+@pytest.mark.parametrize("name", ["warp.make_rows", "warp.arrive", "warp.store_wait", "warp.named_sync", "warp.fence_async", "warp.wait"])
+def test_what_is_missing_is_found(name: str) -> None:
+    """Each barrier, fence and wait of a consumer is needed: without it there is a race, or roles wait for ever."""
+    context = loaded_context()
+    with context, ir.Location.unknown():
+        count = len(find_all(consumer_of(kernels_of(module_of(Scan(64, 128)))[0]), name)) or 1
+        for number in range(count):
+            module = ir.Module.parse(str(module_of(Scan(64, 128))))
+            (kernel,) = kernels_of(module)
+            found = find_all(kernel if name == "warp.make_rows" else consumer_of(kernel), name)
+            found[number].erase()
+            given, _ = arguments(Scan(64, 128), 200)
+            with pytest.raises(Fault):
+                for schedule in schedules_of(kernel).values():
+                    run_scheduled(read_kernel(kernel), given, schedule)
+
+
+def consumer_of(kernel: ir.Operation) -> ir.Operation:
+    """The role that multiplies."""
+    return find_all(kernel, "warp.role")[1]

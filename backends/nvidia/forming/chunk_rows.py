@@ -16,6 +16,8 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import block_of, find_all, maker
 
+_TOGETHER, _PIECE = 128, 64
+"""The most columns of a state that are rounded at once, and how many of wider ones are."""
 _STAGES = 2
 """The fewest stages of tiles, and those of weights that warpgroups exchange."""
 
@@ -149,7 +151,7 @@ class ChunkRowsFormer(ChunksFormer):
             self.late[op.results[0]] = op
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
-            if self.occupancy < MOST_BLOCKS:
+            if self.occupancy < MOST_BLOCKS and self.columns < 256:
                 self._from_states()
         elif a in self.weights and b in self.loaded and not flag(op, "transpose_b"):
             self.known[op.results[0]] = self._from_pairs(op)
@@ -182,11 +184,25 @@ class ChunkRowsFormer(ChunksFormer):
         self.late = {}
 
     def _from_state(self, op: ir.Operation) -> ir.Value:
-        """S^T q^T."""
+        """S^T q^T; of wide states some columns are rounded at a time, so that fewer registers hold what was rounded."""
         a, b = op.operands
-        rounding = block_of(self.rounded[b])
-        element = ir.RankedTensorType(b.type).element_type
-        state = self._value(block_of(self.chunks).arguments[1])
+        state, q = self._value(block_of(self.chunks).arguments[1]), self.loaded[a].memory
+        if self.columns <= _TOGETHER:
+            return self._multiply(None, self._rounded(b, state, 0), q, True, self._rows_of_o())
+        buffer, stage, row, _ = q.owner.operation.operands
+        type_ = ir.MemRefType(q.type)
+        own = ir.MemRefType.get([type_.shape[0], _PIECE], type_.element_type, memory_space=type_.memory_space)
+        part = build.fragment_type(INSTRUCTION, "tile", [ROWS, _PIECE], ir.F32Type.get())
+        sums = None
+        for first in range(0, self.columns, _PIECE):
+            left = self._rounded(b, build.op("columns", [state], [part], first=first).result, first)
+            right = build.op("view", [buffer, stage, row, build.index(first)], [own]).result
+            sums = self._multiply(sums, left, right, True, self._rows_of_o())
+        return sums
+
+    def _rounded(self, tile: ir.Value, state: ir.Value, first: int) -> ir.Value:
+        """Columns of the state, from number `first` on, as a map rounds them to elements of a tile."""
+        rounding, shape = block_of(self.rounded[tile]), ir.RankedTensorType(state.type).shape
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             def read(inner: ir.Operation) -> ir.Value:
@@ -194,11 +210,11 @@ class ChunkRowsFormer(ChunksFormer):
                     raise Refused("a map reads the state at another place than its own")
                 return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[state, i, j]).result
 
-            return [self._clone(rounding, {rounding.arguments[0]: j, rounding.arguments[1]: arith.AddIOp(self.first, i).result}, read)]
+            places = [arith.AddIOp(build.index(first), j).result, arith.AddIOp(self.first, i).result]
+            return [self._clone(rounding, dict(zip(rounding.arguments, places, strict=True)), read)]
 
-        type_ = build.fragment_type(INSTRUCTION, "tile", [ROWS, self.columns], element)
-        left = build.map_([ROWS, self.columns], [type_], [""], body)[0]
-        return self._multiply(None, left, self.loaded[a].memory, True, self._rows_of_o())
+        type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.RankedTensorType(tile.type).element_type)
+        return build.map_(shape, [type_], [""], body)[0]
 
     def _rows_of_o(self) -> ir.Type:
         """The type of the warpgroup's o^T."""

@@ -10,7 +10,7 @@ from attn_mlir.passes.regions import find_all, maker, walk
 
 _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
 _CROSSED = (
-    *("map", "reduce", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
+    *("map", "reduce", "columns", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
     *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add"),
     *("store_async", "store_commit", "store_wait"),
 )

@@ -41,9 +41,9 @@ def _live(block: ir.Block, out: set[ir.Value], worst: list[tuple[int, ir.Locatio
 
 
 def _registers(value: ir.Value) -> int:
-    """Those of a value; none of a tile of one constant, which compilers make where it is used."""
-    found = fragment(settled(value.type))
-    return found.registers if found is not None and not _is_constant(value) else 0
+    """Those of a value; none of a tile of one constant, which compilers make where it is used, and of columns of another tile."""
+    found, part = fragment(settled(value.type)), maker(value, "warp.columns")
+    return found.registers if found is not None and part is None and not _is_constant(value) else 0
 
 
 def _is_constant(value: ir.Value) -> bool:
