@@ -5,7 +5,7 @@ python benchmarks/warp_scans.py build                 compiles here, without a G
 python benchmarks/warp_scans.py run [--only WORDS]    on the GPU
 
 A case is "KxV element decay kind", as in "128x64 bf16 step fwd"; kinds are "fwd", rows of o, "state", which also takes and gives states,
-and "dv". Each program is one kernel. `--ways` are emitters with choices, as in "warp:stages=3".
+"dv", and "side", "side-dv", of sequences that lie side by side. Each program is one kernel. `--ways` are emitters with choices, as in "warp:stages=3".
 """
 
 import argparse
@@ -34,6 +34,7 @@ from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 
 SIZES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128), (256, 256))
+KINDS = ("fwd", "state", "dv", "side", "side-dv")
 ODD = (1, 17, 127, 300, 1000)
 SHAPES = ((8, 32, 32, 4096), (4, 80, 1, 4096), (1, 16, 16, 2048))
 """Batch, heads of v, heads of q and k, positions."""
@@ -54,17 +55,26 @@ class Case:
     def __str__(self) -> str:
         return f"{self.keys}x{self.values} {self.element} {self.decay} {self.kind}"
 
+    @property
+    def dv(self) -> bool:
+        return self.kind.endswith("dv")
+
     def kernel(self, way: str) -> tuple[Any, ...]:
         """The program that a way makes of it, not compiled yet. Raises AttnError."""
         emitter, _, words = way.partition(":")
         choices = {name: int(value) for name, value in (word.split("=") for word in words.split(",") if word)}
         states = {"initial_state": True, "final_state": True} if self.kind == "state" else {}
-        text = trace_linear(LinearDefinition(decay=self.decay, **states), Inputs(self.element, self.keys, self.values)).text
-        form = derivative("bwd", ["v"], "sm_90a", 0) if self.kind == "dv" else prepare_derivative("", [], segment=0)
+        definition = LinearDefinition(decay=self.decay, offsets="i32" if "side" in self.kind else "", **states)
+        text = trace_linear(definition, Inputs(self.element, self.keys, self.values)).text
+        form = derivative("bwd", ["v"], "sm_90a", 0) if self.dv else prepare_derivative("", [], segment=0)
         return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
 
     def inputs(self, batch: int, heads: int, of_keys: int, length: int) -> list[torch.Tensor]:
-        """What a program takes, drawn."""
+        """What a program takes, drawn; sequences side by side have random lengths."""
+        offsets = []
+        if "side" in self.kind:
+            batch, length, ends = 1, batch * length, torch.randperm(batch * length - 1)[: batch - 1].sort().values + 1
+            offsets = [torch.cat((torch.zeros(1), ends, torch.tensor([length]))).int().cuda()]
         q, k = (torch.randn(batch, of_keys, length, self.keys, device="cuda").to(_DTYPES[self.element]) for _ in range(2))
         v, other = (torch.randn(batch, heads, length, self.values, device="cuda").to(_DTYPES[self.element]) for _ in range(2))
         decays = {
@@ -73,7 +83,7 @@ class Case:
             "head": [-0.1 * torch.rand(heads, device="cuda")],
         }
         state = [torch.randn(batch, heads, self.keys, self.values, device="cuda")] if self.kind == "state" else []
-        return [q, k, v, *decays[self.decay], *state, *([torch.zeros_like(v), other] if self.kind == "dv" else [])]
+        return [q, k, v, *decays[self.decay], *state, *offsets, *([torch.zeros_like(v), other] if self.dv else [])]
 
     def right(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The results in float64, of all pairs."""
@@ -84,9 +94,13 @@ class Case:
             steps = steps + (inputs[3] if self.decay == "step" else inputs[3][:, None]).double()
         sums = steps.cumsum(2)
         pairs = (q @ k.mT) * (sums.unsqueeze(3) - sums.unsqueeze(2)).tril().exp().tril()
-        if self.kind == "dv":
+        if "side" in self.kind:
+            offsets = inputs[3 + (self.decay != "none")]
+            number = torch.searchsorted(offsets[1:].contiguous(), torch.arange(v.shape[2], device="cuda"), right=True)
+            pairs = torch.where(number[:, None] == number, pairs, 0.0)
+        if self.dv:
             return [pairs.mT @ inputs[-1].double()]
-        if self.kind == "fwd":
+        if self.kind != "state":
             return [pairs @ v]
         state, whole = inputs[-1].double(), sums[:, :, -1:]
         o = pairs @ v + (q * sums.exp().unsqueeze(3)) @ state
@@ -95,7 +109,7 @@ class Case:
 
 def cases(only: str) -> Iterator[Case]:
     """Those whose names have one of these words each."""
-    for size, element, decay, kind in itertools.product(SIZES, ("bf16", "f16"), ("step", "head", "none"), ("fwd", "state", "dv")):
+    for size, element, decay, kind in itertools.product(SIZES, ("bf16", "f16"), ("step", "head", "none"), KINDS):
         case = Case(*size, element, decay, kind)
         usual = (element, decay) == ("bf16", "step") or (size in ((64, 64), (128, 128)) and kind == "fwd")
         if usual and all(any(one in str(case).split() for one in word.split("|")) for word in only.split()):
@@ -152,7 +166,7 @@ def measure(case: Case, launches: dict[str, Launch], rounds: int) -> None:
     """Prints microseconds of the first way, and the speed of all others in its units."""
     told = []
     for batch, heads, of_keys, length in SHAPES:
-        if case.kind == "dv" and of_keys == 1:
+        if case.dv and of_keys == 1:
             continue
         inputs = case.inputs(batch, heads, of_keys, length)
         best: dict[str, float] = {}

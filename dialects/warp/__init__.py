@@ -15,11 +15,22 @@ from attn_mlir.dialects.warp.copies import (
     MakeRowsOp,
     StoreAsyncOp,
     StoreCommitOp,
+    StoreLanesOp,
     StoreWaitOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
-from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp, WriteTransposedOp
+from attn_mlir.dialects.warp.memory import (
+    AllocOp,
+    ClearRowsOp,
+    ConcatOp,
+    ReadOp,
+    ReadTransposedOp,
+    TransposeOp,
+    ViewOp,
+    WriteOp,
+    WriteTransposedOp,
+)
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -34,6 +45,7 @@ __all__ = [
     "BarrierType",
     "BlockCountOp",
     "BlockIdOp",
+    "ClearRowsOp",
     "ColumnsOp",
     "ConcatOp",
     "CopyAsyncOp",
@@ -75,6 +87,7 @@ __all__ = [
     "StageOp",
     "StoreAsyncOp",
     "StoreCommitOp",
+    "StoreLanesOp",
     "StoreOp",
     "StoreWaitOp",
     "TransposeOp",

@@ -13,7 +13,7 @@ from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of
-from attn_mlir.mlir import arith, ir
+from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
 _TOGETHER, _PIECE = 128, 64
@@ -46,7 +46,7 @@ class ChunkRowsFormer(ChunksFormer):
         self.turned, (self.columns, self.block), self.changed = True, state.shape, {}
         if len(self.advances) != 1 or len(self.outputs()) != 1:
             raise Refused("a scan gives one tensor of rows, and has one product with the state, without residuals of rounding")
-        carried = block_of(self.chunks).arguments[1]
+        carried, self.side_by_side = block_of(self.chunks).arguments[1], self._sequences() is not None
         for op in find_all(self.chunks, "tile.map"):
             reads = {read.operands[0] for read in find_all(op, "tensor.extract")}
             makers = [maker(tile) for tile in reads]
@@ -58,6 +58,8 @@ class ChunkRowsFormer(ChunksFormer):
                 self.weights[op.results[0]] = op
             elif op.results[0] != self.advances[0].operands[-1] and [made.name for made in makers if made is not None] == ["tile.load"]:
                 self.changed[op.results[0]] = makers[0].results[0]
+        if self.side_by_side and self.changed:
+            raise Refused("tiles that reach into the next sequence are changed before")
 
     def outputs(self) -> list[ir.Operation]:
         """The stores of rows."""
@@ -150,6 +152,7 @@ class ChunkRowsFormer(ChunksFormer):
         elif b in self.rounded and a in self.loaded and not before and not flag(op, "transpose_b"):
             self.late[op.results[0]] = op
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
+            self._cut(b)
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
             if self.occupancy < MOST_BLOCKS and self.columns < 256:
                 self._from_states()
@@ -157,6 +160,23 @@ class ChunkRowsFormer(ChunksFormer):
             self.known[op.results[0]] = self._from_pairs(op)
         else:
             raise Refused("a scan multiplies q with k and the state, and weights of pairs with v")
+
+    def _cut(self, keys: ir.Value) -> None:
+        """Rows of k and v that belong to the next sequence become zeros: its infinities must not meet the zeros of weights."""
+        if not self.side_by_side:
+            return
+        count = self._value(maker(keys, "tile.load").operands[4])  # type: ignore[union-attr]
+        branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, count, build.index(ROWS)).result)
+        with ir.InsertionPoint(branch.then_block):
+            first = scf.IfOp(self.leads)
+            with ir.InsertionPoint(first.then_block):
+                build.op("clear_rows", [self.loaded[keys].memory, count])
+                scf.YieldOp([])
+            build.op("clear_rows", [self._own_columns(self.loaded[self._values()]), count])
+            # wgmma reads what all warps have written.
+            build.op("fence_async")
+            build.op("named_sync", [build.index(EXCHANGE + 1)], threads=THREADS * self.warpgroups)
+            scf.YieldOp([])
 
     def _share(self) -> int:
         """The columns of pairs that a warpgroup makes."""
@@ -281,7 +301,7 @@ class ChunkRowsFormer(ChunksFormer):
 
     def _leave(self, op: ir.Operation) -> None:
         """Rows of o, through the warpgroup's columns of v; the thread that starts their copy gives the stage back when it has read it."""
-        tile, target, batch, head, row, _ = op.operands
+        tile, target, batch, head, row, count = op.operands
         whole, column = self._memory(target)
         element = ir.MemRefType(target.type).element_type
         values = self.loaded[self._values()]
@@ -303,8 +323,24 @@ class ChunkRowsFormer(ChunksFormer):
         build.op("fence_async")
         build.op("named_sync", [own], threads=THREADS)
         first = self.first if column is None else arith.AddIOp(self._value(column), self.first).result
+        place = [to, self._value(whole), self._value(batch), self._value(head), self._value(row), first]
+        if not self.side_by_side:
+            self._copy(place)
+            return
+        # A box of the copy engine would reach into the next sequence.
+        rows = self._value(count)
+        branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, rows, build.index(ROWS)).result, has_else=True)
+        with ir.InsertionPoint(branch.then_block):
+            build.op("store_lanes", [*place, rows])
+            scf.YieldOp([])
+        with ir.InsertionPoint(branch.else_block):
+            self._copy(place)
+            scf.YieldOp([])
+
+    def _copy(self, place: list[ir.Value]) -> None:
+        """One thread stores rows, and waits until they have been read."""
         with ir.InsertionPoint(build.elect()):
-            build.op("store_async", [to, self._value(whole), self._value(batch), self._value(head), self._value(row), first])
+            build.op("store_async", place)
             build.op("store_commit")
             build.op("store_wait", pending=0, read=True)
 

@@ -48,8 +48,8 @@ class ChunksFormer(NumbersFormer):
         if len(loops) != 1 or len(loops[0].results) != 1:
             raise Refused("a scan has one loop over chunks, which carries its state")
         state = ir.RankedTensorType(loops[0].results[0].type)
-        if state.rank != 2 or "sequences" in ir.DictAttr(self.function.attributes["tile.kernel"]):
-            raise Refused("a scan of sequences side by side, or without a state")
+        if state.rank != 2:
+            raise Refused("a scan without a state")
         self.chunks = loops[0]
         self._read_products(state)
         super()._share_rows()
@@ -60,6 +60,8 @@ class ChunksFormer(NumbersFormer):
 
     def _read_products(self, state: ir.RankedTensorType) -> None:
         """Which tile has the rows of fragments, what residuals are, and what is changed in its place."""
+        if self._sequences() is not None:
+            raise Refused("a scan of sequences side by side gives rows")
         dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *DOTS)]
         if not dots:
             raise Refused("nothing is multiplied")
@@ -99,12 +101,20 @@ class ChunksFormer(NumbersFormer):
     def _grid(self) -> TileNumbers:
         over, facts = self.known[self.over], ir.DictAttr(self.function.attributes["tile.kernel"])
         heads, scans = (memref.DimOp(over, build.index(n)).result for n in (1, 0))
+        if (offsets := self._sequences()) is not None:
+            scans = arith.SubIOp(memref.DimOp(self.known[offsets], build.index(0)).result, build.index(1)).result
         if "segment" in facts:
             size = build.index(ir.IntegerAttr(facts["segment"]).value)
             scans = arith.MulIOp(scans, arith.CeilDivSIOp(memref.DimOp(over, build.index(2)).result, size).result).result
         blocks = build.index(ir.IntegerAttr(facts["blocks"]).value if "blocks" in facts else 1)
         with build.named("tiles"):
             return TileNumbers(arith.MulIOp(arith.MulIOp(heads, scans).result, blocks).result, blocks, heads)
+
+    def _sequences(self) -> ir.Value | None:
+        """Where sequences that lie side by side begin and end, if they do."""
+        facts = ir.DictAttr(self.function.attributes["tile.kernel"])
+        number = ir.IntegerAttr(facts["sequences"]).value if "sequences" in facts else None
+        return None if number is None else self.function.regions[0].blocks[0].arguments[number]
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """Of what a program has some columns of, its own."""

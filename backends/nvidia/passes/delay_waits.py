@@ -12,8 +12,11 @@ _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.
 _CROSSED = (
     *("map", "reduce", "columns", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
     *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add"),
-    *("store_async", "store_commit", "store_wait"),
+    *("store_async", "store_commit", "store_wait", "store_lanes"),
 )
+_LEAVING = ("warp.elect", "warp.map", "warp.yield", "warp.store_async", "warp.store_commit", "warp.store_wait", "warp.store_lanes")
+"""What may stand in a condition."""
+_KNOWN = ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED))
 _WRITES = ("warp.write", "warp.write_transposed")
 
 
@@ -84,9 +87,9 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
         return True
     if op.name == "warp.elect" and not all(each.name.startswith((*_FREE, "warp.store_")) for each in walk(op)):
         return True
-    if any(not each.name.startswith(_FREE) and each.name not in ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED)) for each in inner):
+    if any(not each.name.startswith(_FREE) and each.name not in _KNOWN for each in inner):
         return True
-    if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in ("warp.map", "warp.yield") for each in inner):
+    if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in _LEAVING for each in inner):
         return True
     names = {each.name for each in inner}
     if any(read & _buffers(each.operands[1]) for each in inner if each.name in _WRITES):

@@ -230,6 +230,13 @@ def _write_transposed(printer: WarpPrinter, op: ir.Operation, tile: str, memory:
         printer.line(f"attn::store_matrices_transposed({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
 
 
+def _clear_rows(printer: WarpPrinter, op: ir.Operation, memory: Address, first: str) -> None:
+    type_ = op.operands[0].type
+    printer.headers[MATRICES] = None
+    kind = f"{type_.shape[0]}, {bytes_of(type_) // type_.shape[0] // ROW_BYTES}, {memory.atom}"
+    printer.line(f"attn::clear_rows<{kind}>({memory.address}, {first}, warp, {lane_here(printer)});")
+
+
 def _turned_matrices(memory: Address, lane: str) -> str:
     """The address that a lane gives for the transposes of the 16 x 16 elements number c of its warp's rows."""
     row, column = f"c * 16 + {lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
@@ -268,6 +275,7 @@ RULES: dict[str, Rule] = {
     "memref.load": _load,
     "memref.store": _store,
     "warp.alloc": _alloc,
+    "warp.clear_rows": _clear_rows,
     "warp.concat": _concat,
     "warp.read": _read,
     "warp.read_transposed": _read_transposed,

@@ -95,6 +95,8 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.vote": ("map", "maps", computed),
     "warp.write": ("store", "", _of(0, lambda costs: _SHARED)),
     "warp.write_transposed": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.clear_rows": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.store_lanes": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.transpose": ("store", "", _of(0, lambda costs: _SHARED / 2)),  # read and written
     "warp.store": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.atomic_add": ("store", "copies", _of(0, lambda costs: costs.bytes)),

@@ -133,6 +133,16 @@ def _write_transposed(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.nd
         view.array[:, own] = tile[own].T
 
 
+def _clear_rows(machine: Machine, unit: Warpgroup, inst: Inst, view: View, first: int) -> Steps:
+    yield
+    size = len(view.array) // len(unit.warps)
+    for warp, access in machine.ordinary(unit, inst):
+        begin, end = max(first, warp.number * size), (warp.number + 1) * size
+        if begin < end:
+            machine.accesses.write(view.part(begin, end - begin).cells(), warp, access)
+            view.array[begin:end] = 0.0
+
+
 def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
     """Each warp reads all rows of its columns."""
     yield
@@ -327,12 +337,8 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
     if adds:
         _add(machine, inst, cells, column, warp, flight.later[0][1])
-    elif view.array.shape[1] < target.heads.shape[-1]:
-        # Some columns of a row: stores to others may meet, what reads or writes the whole row may not.
-        machine.accesses.add(cells, warp, flight.later[0][1], ordered=False)
-        machine.accesses.write([(*cell, column // view.array.shape[1]) for cell in cells], warp, flight.later[0][1])
     else:
-        machine.accesses.write(cells, warp, flight.later[0][1])
+        _store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
     unit.stores.open.append(flight)
 
     def land() -> None:
@@ -342,6 +348,32 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
         flight.done = True
 
     machine.events.append(land)
+
+
+def _store_lanes(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
+    """Each warp reads its rows of shared memory and writes those that count; columns as of `_store_async`."""
+    view, target, batch, head, row, column, count = operands
+    yield
+    _place(inst, target, batch, head)
+    size, width = len(view.array) // len(unit.warps), view.array.shape[1]
+    if not 0 <= count <= len(view.array) or row < 0 or row + count > target.heads.shape[2]:
+        raise Fault("out of bounds", inst.location, f"stores {count} rows from {row} on of {target.heads.shape[2]}")
+    for warp, access in machine.ordinary(unit, inst):
+        begin, end = warp.number * size, min((warp.number + 1) * size, count)
+        if begin < end:
+            machine.accesses.read(view.part(begin, end - begin).cells(), warp, access)
+            to, _, cells = target.rows(batch, head, row + begin, end - begin)
+            _store_columns(machine, cells, (column, width, target), warp, access)
+            to[:, column : column + width] = view.array[begin:end]
+
+
+def _store_columns(machine: Machine, cells: list[Any], columns: tuple[int, int, Tensor], warp: WarpClock, access: Access) -> None:
+    """Some columns of rows: stores to others of a row may meet, what reads or writes the whole row may not."""
+    column, width, target = columns
+    if width < target.heads.shape[-1]:
+        machine.accesses.add(cells, warp, access, ordered=False)
+        cells = [(*cell, column // width) for cell in cells]
+    machine.accesses.write(cells, warp, access)
 
 
 def _store_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
@@ -391,6 +423,7 @@ RULES: dict[str, Rule] = {
     "warp.add_async": _store_async,
     "warp.alloc": _alloc,
     "warp.atomic_add": _store,
+    "warp.clear_rows": _clear_rows,
     "warp.concat": lambda machine, unit, inst, first, second: Joined(first, second),
     "warp.copy_async": _copy_async,
     "warp.copy_commit": lambda machine, unit, inst: unit.copies.commit(),
@@ -407,6 +440,7 @@ RULES: dict[str, Rule] = {
     "warp.store": _store,
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
+    "warp.store_lanes": _store_lanes,
     "warp.store_wait": _store_wait,
     "warp.transpose": _transpose,
     "warp.rows_of_heads": _rows_of_heads,
