@@ -41,7 +41,8 @@ class Scan:
     decay: str = "step"
     element: str = "f16"
     initial: bool = False
-    dv: bool = False
+    back: str = ""
+    """Rows of "q", "k" or "v", whose gradients these are; those of o without."""
     mod: bool = False
     """Whether rows of v are multiplied by a captured tensor, and elements of k changed, before."""
 
@@ -49,7 +50,7 @@ class Scan:
     """Where sequences end that lie side by side."""
 
     def __str__(self) -> str:
-        words = [f"{self.keys}x{self.values}", self.decay, self.element, "initial" * self.initial, "dv" * self.dv, "mod" * self.mod]
+        words = [f"{self.keys}x{self.values}", self.decay, self.element, "initial" * self.initial, self.back, "mod" * self.mod]
         words.append("side by side" * bool(self.ends))
         return " ".join(filter(None, words))
 
@@ -66,7 +67,7 @@ def module_of(scan: Scan) -> ir.Module:
         definition = LinearDefinition(decay=scan.decay, k_mod=k_mod, v_mod=v_mod, offsets=offsets, **outputs)
         inputs = Inputs(scan.element, scan.keys, scan.values)
         traced = trace_linear(definition, inputs)
-        name, prepare = derivative("bwd", ["v"], "sm_90a", 0) if scan.dv else prepare_derivative("", [], segment=0)
+        name, prepare = derivative("bwd", [scan.back], "sm_90a", 0) if scan.back else prepare_derivative("", [], segment=0)
         module, _ = scheduled(context, traced.text, name, prepare, {"arch": "sm_90a"}, pipeline.TILED_FOR_WARP, "NVIDIA")
         functions = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
         (function,) = [op for op in functions if attributes.grid_kind(op) == "chunks"]
@@ -97,19 +98,20 @@ def arguments(scan: Scan, length: int) -> tuple[list[Any], list[np.ndarray]]:
     given = [q, k, v, *decays, *[states.copy()] * scan.initial, *[np.array([0, *scan.ends])] * bool(scan.ends)]
     factors = draw.random((batch, 4, length)) + 0.5 if scan.mod else np.ones((batch, 4, length))
     given += [factors] * scan.mod
-    o, keys = np.zeros(v.shape), rounded(scan, np.tanh(k)) if scan.mod else k
+    do = rounded(scan, draw.standard_normal(v.shape))
+    o, keys = np.zeros(v.shape if scan.back in ("", "v") else (batch, 4, length, scan.keys)), rounded(scan, np.tanh(k)) if scan.mod else k
     for n, h in np.ndindex(count, 4):
         b, places, state = (0, range(begins[n], scan.ends[n]), states[n, h]) if scan.ends else (n, range(length), states[n, h])
-        for t in places[:: -1 if scan.dv else 1]:
-            if scan.dv:  # what v stands for is the gradient of o: dS = q do + S', dv = k dS
-                state += np.outer(q[b, h // 2, t], v[b, h, t])
-                o[b, h, t] = keys[b, h // 2, t] @ state
+        for t in places[:: -1 if scan.back in ("k", "v") else 1]:
+            if scan.back in ("k", "v"):  # dS = q do + S', dv = k dS, dk = v dS
+                state += np.outer(q[b, h // 2, t], do[b, h, t])
+                o[b, h, t] = keys[b, h // 2, t] @ state if scan.back == "v" else state @ v[b, h, t]
                 state *= np.exp(steps[b, h, t])
             else:
                 state[:] = np.exp(steps[b, h, t]) * state + np.outer(keys[b, h // 2, t], factors[b, h, t] * v[b, h, t])
-                o[b, h, t] = q[b, h // 2, t] @ state
-    if scan.dv:
-        given += [v, v]  # the last one is the gradient of o
+                o[b, h, t] = state @ do[b, h, t] if scan.back else q[b, h // 2, t] @ state
+    if scan.back:
+        given = [*given, v, do] if scan.back == "v" else [k if scan.back == "q" else q, *given[2:], do]
     wanted = [o, *[states] * scan.initial]
     return [*given, *(np.full(each.shape, np.nan) for each in wanted)], wanted
 
@@ -144,13 +146,16 @@ def worst(scan: Scan, length: int, orders: int = 2) -> float:
         Scan(64, 64, initial=True),
         Scan(128, 128, "step", "bf16", initial=True),
         Scan(64, 256),
-        Scan(128, 128, dv=True),
-        Scan(64, 64, "head", "bf16", dv=True),
+        Scan(128, 128, back="v"),
+        Scan(64, 64, "head", "bf16", back="v"),
         Scan(128, 64, mod=True),
         Scan(256, 64, "step", "bf16"),
         Scan(64, 64, initial=True, ends=_ENDS),
         Scan(128, 128, "step", "bf16", ends=_ENDS),
-        Scan(64, 128, "head", dv=True, ends=_ENDS),
+        Scan(64, 128, "head", back="v", ends=_ENDS),
+        Scan(64, 128, back="q"),
+        Scan(128, 64, "head", "bf16", back="k"),
+        Scan(128, 128, back="k", ends=_ENDS),
     ],
     ids=str,
 )

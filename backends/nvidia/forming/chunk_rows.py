@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.gpu.structure import yielded
+from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.chunks import MOST_BLOCKS, ChunksFormer
+from attn_mlir.backends.nvidia.forming.chunks import MOST_BLOCKS, ChunksFormer, is_scaled
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, STORES, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -24,7 +24,8 @@ _STAGES = 2
 
 @dataclass
 class ChunkRowsFormer(ChunksFormer):
-    """Rows of fragments are columns of v, 64 for each warpgroup: those of the state, turned, and of o^T = S^T q^T times factors + v^T P^T.
+    """Rows of fragments are columns of v, 64 for each warpgroup: those of the state, turned where v is the second factor of what is added
+    to it, and of o^T = S^T q^T times factors + v^T P^T. For rows of dq, keys stand for v.
 
     The state is rounded to the first factor of its product, in registers. P = q k^T times weights is shared: each warpgroup makes its
     columns of it, writes them to shared memory, and all meet. o^T leaves through the memory of v, transposed on its way, while the state's
@@ -43,9 +44,12 @@ class ChunkRowsFormer(ChunksFormer):
     def _read_products(self, state: ir.RankedTensorType) -> None:
         dots = find_all(self.chunks, *DOTS)
         self.advances = [op for op in dots if flag(op, "transpose_a")]
-        self.turned, (self.columns, self.block), self.changed = True, state.shape, {}
         if len(self.advances) != 1 or len(self.outputs()) != 1:
             raise Refused("a scan gives one tensor of rows, and has one product with the state, without residuals of rounding")
+        first, second = list(self.advances[0].operands)[-2:]
+        self.turned, self.changed = is_scaled(second), {}
+        scaled = second if self.turned else first
+        self.block, self.columns = state.shape[::-1] if self.turned else state.shape
         carried, self.side_by_side = block_of(self.chunks).arguments[1], self._sequences() is not None
         for op in find_all(self.chunks, "tile.map"):
             reads = {read.operands[0] for read in find_all(op, "tensor.extract")}
@@ -56,7 +60,7 @@ class ChunkRowsFormer(ChunksFormer):
                 self.rounded[op.results[0]] = op
             elif any(made is not None and (made.name in DOTS or made.results[0] in self.weights) for made in makers):
                 self.weights[op.results[0]] = op
-            elif op.results[0] != self.advances[0].operands[-1] and [made.name for made in makers if made is not None] == ["tile.load"]:
+            elif op.results[0] != scaled and [made.name for made in makers if made is not None] == ["tile.load"]:
                 self.changed[op.results[0]] = makers[0].results[0]
         if self.side_by_side and self.changed:
             raise Refused("tiles that reach into the next sequence are changed before")
@@ -94,7 +98,7 @@ class ChunkRowsFormer(ChunksFormer):
         super()._make_rings()
         for memory in (op.operands[0] for op in find_all(self.function, "tile.load") if op.results[0] == self.chunks.operands[3]):
             whole, _ = self._memory(memory)
-            self.states[memory] = self._turned(self._value(whole))
+            self.states[memory] = self._turned(self._value(whole)) if self.turned else self._value(whole)
         types = {str(tile.type): ir.RankedTensorType(tile.type) for tile in self.weights}
         if len(types) != 1:
             raise Refused("weights of pairs have one type")
@@ -136,9 +140,9 @@ class ChunkRowsFormer(ChunksFormer):
         """The initial state, turned."""
         memory, batch, head, row, _ = op.operands
         _, column = self._memory(memory)
-        if column is None and row is None:
-            raise Refused("an initial state has rows")
-        first = self.first if column is None else arith.AddIOp(self._value(column), self.first).result
+        if (self.turned and constant(row) != 0) or (column is not None and not self.turned):
+            raise Refused("a program loads all rows of an initial state that it has")
+        first = arith.AddIOp(self._value(row if column is None else column), self.first).result
         places = [self.states[memory], self._value(batch), self._value(head), first]
         self.known[op.results[0]] = build.op("load", places, [self._state()]).result
 
@@ -149,7 +153,7 @@ class ChunkRowsFormer(ChunksFormer):
             for store in self.leaving:
                 self._leave(store)
             self.leaving = []
-        elif b in self.rounded and a in self.loaded and not before and not flag(op, "transpose_b"):
+        elif b in self.rounded and a in self.loaded and not before and flag(op, "transpose_b") != self.turned:
             self.late[op.results[0]] = op
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
             self._cut(b)
@@ -230,7 +234,7 @@ class ChunkRowsFormer(ChunksFormer):
                     raise Refused("a map reads the state at another place than its own")
                 return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[state, i, j]).result
 
-            places = [arith.AddIOp(build.index(first), j).result, arith.AddIOp(self.first, i).result]
+            places = [arith.AddIOp(build.index(first), j).result, arith.AddIOp(self.first, i).result][:: 1 if self.turned else -1]
             return [self._clone(rounding, dict(zip(rounding.arguments, places, strict=True)), read)]
 
         type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.RankedTensorType(tile.type).element_type)

@@ -65,7 +65,7 @@ class ChunksFormer(NumbersFormer):
         dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *DOTS)]
         if not dots:
             raise Refused("nothing is multiplied")
-        self.turned = all(_is_scaled(second) for _, second in dots)
+        self.turned = all(is_scaled(second) for _, second in dots)
         seconds = [maker(factors[not self.turned], "tile.map") for factors in dots]
         self.changed = {op.results[0]: _only_tile(op) for op in seconds if op is not None}
         self.block, self.columns = state.shape[::-1] if self.turned else state.shape
@@ -298,7 +298,7 @@ def _times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
     return build.map_(type_.shape, [type_], [""], body)[0]
 
 
-def _is_scaled(tile: ir.Value) -> bool:
+def is_scaled(tile: ir.Value) -> bool:
     """Whether a map makes it that reads numbers of positions."""
     op = maker(tile, "tile.map")
     return op is not None and any(ir.RankedTensorType(read.operands[0].type).rank == 1 for read in find_all(op, "tensor.extract"))
