@@ -18,6 +18,7 @@ from attn_mlir.dialects.warp.copies import (
     StoreLanesOp,
     StoreWaitOp,
 )
+from attn_mlir.dialects.warp.columns import StoreSumsOp, SumColumnsOp, WriteDiagonalOp
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
 from attn_mlir.dialects.warp.memory import (
@@ -89,12 +90,15 @@ __all__ = [
     "StoreCommitOp",
     "StoreLanesOp",
     "StoreOp",
+    "StoreSumsOp",
     "StoreWaitOp",
+    "SumColumnsOp",
     "TransposeOp",
     "ViewOp",
     "VoteOp",
     "WaitOp",
     "Warp",
+    "WriteDiagonalOp",
     "WriteOp",
     "WriteTransposedOp",
     "YieldOp",

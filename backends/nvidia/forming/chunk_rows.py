@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.chunks import MOST_BLOCKS, ChunksFormer, is_scaled
+from attn_mlir.backends.nvidia.forming.chunks import MOST_BLOCKS, SCALE, ChunksFormer, is_scaled, number_of, times
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, STORES, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -33,41 +33,62 @@ class ChunkRowsFormer(ChunksFormer):
     """
 
     rounded: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """Maps that round the state."""
+    """Maps that round the state, and those that make what rounding leaves out."""
     weights: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """Maps over pairs of positions."""
-    late: dict[ir.Value, ir.Operation] = field(default_factory=dict)
+    """Maps over pairs of positions that v is multiplied by."""
+    diagonals: list[ir.Operation] = field(default_factory=list)
+    """Sums over pairs, of a position with itself."""
+    late: list[ir.Operation] = field(default_factory=list)
     """Products of q and the state, which begin behind those of pairs."""
     leaving: list[ir.Operation] = field(default_factory=list)
-    """Stores of rows of o, which come behind the state's product."""
+    """What is made of rows of o, and their stores, which come behind the state's product."""
+    of_rows: set[ir.Value] = field(default_factory=set)
+    """Results of maps over positions and columns of v."""
 
     def _read_products(self, state: ir.RankedTensorType) -> None:
         dots = find_all(self.chunks, *DOTS)
         self.advances = [op for op in dots if flag(op, "transpose_a")]
-        if len(self.advances) != 1 or len(self.outputs()) != 1:
-            raise Refused("a scan gives one tensor of rows, and has one product with the state, without residuals of rounding")
+        rows = [op for op in self.outputs() if ir.RankedTensorType(op.operands[0].type).rank == len("ij")]
+        if not 1 <= len(self.advances) <= len("hi lo".split()) or len(rows) != 1:
+            raise Refused("a scan gives one tensor of rows, and has one product with the state, or one with residuals beside")
         first, second = list(self.advances[0].operands)[-2:]
         self.turned, self.changed = is_scaled(second), {}
-        scaled = second if self.turned else first
+        entering = {list(op.operands)[-1 if self.turned else -2] for op in self.advances}
         self.block, self.columns = state.shape[::-1] if self.turned else state.shape
-        carried, self.side_by_side = block_of(self.chunks).arguments[1], self._sequences() is not None
+        self.carried, self.side_by_side = block_of(self.chunks).arguments[1], self._sequences() is not None
         for op in find_all(self.chunks, "tile.map"):
-            reads = {read.operands[0] for read in find_all(op, "tensor.extract")}
-            makers = [maker(tile) for tile in reads]
-            if len(op.operands) != len("ij"):
-                continue
-            if reads == {carried}:
-                self.rounded[op.results[0]] = op
-            elif any(made is not None and (made.name in DOTS or made.results[0] in self.weights) for made in makers):
-                self.weights[op.results[0]] = op
-            elif op.results[0] != scaled and [made.name for made in makers if made is not None] == ["tile.load"]:
-                self.changed[op.results[0]] = makers[0].results[0]
+            if len(op.operands) == len("ij") and op.results[0] not in entering:
+                self._read_map(op)
+        self._read_residuals()
         if self.side_by_side and self.changed:
             raise Refused("tiles that reach into the next sequence are changed before")
 
+    def _read_map(self, op: ir.Operation) -> None:
+        """What a map over two places is."""
+        reads = {read.operands[0] for read in find_all(op, "tensor.extract")}
+        sums, dots = op.opview.kinds() == ["sum"], [made for made in map(maker, reads) if made is not None and made.name in DOTS]
+        if reads == {self.carried}:
+            self.rounded[op.results[0]] = op
+        elif reads & self.weights.keys() or any(self._multiplies_pairs(made) for made in dots):
+            if sums:
+                self.diagonals.append(op)
+            else:
+                self.weights[op.results[0]] = op
+        elif dots or sums:
+            self.of_rows.add(op.results[0])
+        else:
+            loads = [tile for tile in reads if maker(tile, "tile.load") is not None]
+            if len(loads) == len(reads) == 1:
+                self.changed[op.results[0]] = loads[0]
+
+    def _multiplies_pairs(self, dot: ir.Operation) -> bool:
+        """Whether a product is q k^T, not of the state or of weights."""
+        a, b = list(dot.operands)[-2:]
+        return dot.name == "tile.dot" and flag(dot, "transpose_b") and b not in self.rounded and a not in self.weights
+
     def outputs(self) -> list[ir.Operation]:
-        """The stores of rows."""
-        states = {self.chunks.results[0], block_of(self.chunks).arguments[1], self.advances[0].results[0]}
+        """The stores of rows, and of numbers of rows."""
+        states = {self.chunks.results[0], block_of(self.chunks).arguments[1], *(op.results[0] for op in self.advances)}
         return [op for op in find_all(self.function, "tile.store") if op.operands[0] not in states]
 
     def _most_blocks(self) -> int:
@@ -80,7 +101,10 @@ class ChunkRowsFormer(ChunksFormer):
         return found
 
     def _exchanged(self) -> int:
-        return _STAGES * sum(bytes_of(ir.RankedTensorType(tile.type)) for tile in self.weights)
+        """Weights, and numbers of products: those of each warp."""
+        numbers = sum(ir.RankedTensorType(op.operands[0].type).rank == 1 for op in self.outputs())
+        weights = (1 if numbers else _STAGES) * sum(bytes_of(ir.RankedTensorType(tile.type)) for tile in self.weights)
+        return weights + numbers * self.warpgroups * rings.WARPS * ROWS * 4 + len(self.diagonals) * ROWS * 4
 
     def _is_of_state(self, numbers: ir.Value) -> bool:
         return any(use.owner.operation in self.advances and use.operand_number == 1 for use in numbers.uses)
@@ -99,13 +123,20 @@ class ChunkRowsFormer(ChunksFormer):
         for memory in (op.operands[0] for op in find_all(self.function, "tile.load") if op.results[0] == self.chunks.operands[3]):
             whole, _ = self._memory(memory)
             self.states[memory] = self._turned(self._value(whole)) if self.turned else self._value(whole)
-        types = {str(tile.type): ir.RankedTensorType(tile.type) for tile in self.weights}
-        if len(types) != 1:
-            raise Refused("weights of pairs have one type")
-        (type_,) = types.values()
-        with build.named("weights"):
-            shared = build.shared_type([1, *type_.shape], type_.element_type, rings.SWIZZLE)
-            self.exchange = build.op("alloc", results=[shared]).result
+        self.exchanges: dict[ir.Value, ir.Value] = {}
+        for tile in self.weights:
+            type_ = ir.RankedTensorType(tile.type)
+            with build.named("weights"):
+                shared = build.shared_type([1, *type_.shape], type_.element_type, rings.SWIZZLE)
+                self.exchanges[tile] = build.op("alloc", results=[shared]).result
+        self.numbers = {op.results[0]: self._numbers("own", 1) for op in self.diagonals}
+        stored = [op.operands[0] for op in self.outputs() if ir.RankedTensorType(op.operands[0].type).rank == 1]
+        self.products = {tile: self._numbers("products", self.warpgroups * rings.WARPS) for tile in stored}
+
+    def _numbers(self, name: str, rows: int) -> ir.Value:
+        """Shared memory for rows of a number for each position."""
+        with build.named(name):
+            return build.op("alloc", results=[build.shared_type([rows, ROWS], ir.F32Type.get(), 0)]).result
 
     def _reads(self, load: ir.Operation) -> set[ir.Value]:
         """The initial state goes to registers."""
@@ -114,7 +145,7 @@ class ChunkRowsFormer(ChunksFormer):
     def _ends(self, ops: list[ir.Operation]) -> dict[ir.Operation, list[ir.Value]]:
         """All tiles of a chunk are given back behind the state's product and the rows, which leave through the memory of one of them."""
         found = super()._ends(ops)
-        return {self.advances[0]: [tile for tiles in found.values() for tile in tiles]} if found else {}
+        return {self.advances[-1]: [tile for tiles in found.values() for tile in tiles]} if found else {}
 
     def _tiles(self, *frame: object) -> None:
         """A role ends when its copies are done."""
@@ -125,13 +156,13 @@ class ChunkRowsFormer(ChunksFormer):
     # ---- ops
 
     def _op(self, op: ir.Operation) -> None:
-        if op.name == "tile.map" and op.results[0] in self.rounded:
+        if op.name == "tile.map" and (op.results[0] in self.rounded or op in self.diagonals):
             return
         if op.name == "tile.map" and op.results[0] in self.weights:
-            self.known[op.results[0]] = self._weights(op)
+            self.known[op.results[0]] = self._of_pairs(op)
         elif op.name == "tile.load" and op.results[0] == self.chunks.operands[3]:
             self._initial(op)
-        elif op.name == "tile.store" and op in self.outputs():
+        elif (op.name == "tile.store" and op in self.outputs()) or (len(op.results) and op.results[0] in self.of_rows):
             self.leaving.append(op)
         else:
             super()._op(op)
@@ -150,15 +181,14 @@ class ChunkRowsFormer(ChunksFormer):
         *before, a, b = op.operands
         if op in self.advances:
             super()._product(op)
-            for store in self.leaving:
-                self._leave(store)
-            self.leaving = []
-        elif b in self.rounded and a in self.loaded and not before and flag(op, "transpose_b") != self.turned:
-            self.late[op.results[0]] = op
+            if op == self.advances[-1]:
+                self._leave()
+        elif b in self.rounded and a in self.loaded and flag(op, "transpose_b") != self.turned:
+            self.late.append(op)
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
             self._cut(b)
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
-            if self.occupancy < MOST_BLOCKS and self.columns < 256:
+            if self.occupancy < MOST_BLOCKS and self.columns <= _TOGETHER:
                 self._from_states()
         elif a in self.weights and b in self.loaded and not flag(op, "transpose_b"):
             self.known[op.results[0]] = self._from_pairs(op)
@@ -203,29 +233,46 @@ class ChunkRowsFormer(ChunksFormer):
 
     def _from_states(self) -> None:
         """Begins what waits for products of pairs: while weights are made, or, where registers are few, behind them."""
-        for late in self.late.values():
-            self.known[late.results[0]] = self._from_state(late)
-        self.late = {}
+        if self.late:
+            made = self._from_state(self.late)
+            self.known.update((op.results[0], made) for op in self.late)
+        self.late = []
 
-    def _from_state(self, op: ir.Operation) -> ir.Value:
-        """S^T q^T; of wide states some columns are rounded at a time, so that fewer registers hold what was rounded."""
-        a, b = op.operands
-        state, q = self._value(block_of(self.chunks).arguments[1]), self.loaded[a].memory
-        if self.columns <= _TOGETHER:
-            return self._multiply(None, self._rounded(b, state, 0), q, True, self._rows_of_o())
+    def _from_state(self, ops: list[ir.Operation]) -> ir.Value:
+        """S^T q^T; of wide states some columns are rounded at a time, so that fewer registers hold what was rounded.
+
+        Residuals of f16 are 2^11 times as large as they are: they are multiplied first, and the sums are scaled back.
+        """
+        tiles, q = [op.operands[-1] for op in ops], self.loaded[ops[0].operands[-2]].memory
+        state, sums = self._value(self.carried), None
+        if len(tiles) > 1 and str(ir.RankedTensorType(tiles[0].type).element_type) == "f16":
+            sums = times(self._by_parts(tiles[1:], state, q, None, SCALE), number_of(1 / SCALE))
+            tiles = tiles[:1]
+        return self._by_parts(tiles, state, q, sums)
+
+    def _by_parts(self, tiles: list[ir.Value], state: ir.Value, q: ir.Value, sums: ir.Value | None, scale: float = 1.0) -> ir.Value:
+        """Adds the products of q and what maps make of the state."""
+        size = self.columns if self.columns <= _TOGETHER else _PIECE
         buffer, stage, row, _ = q.owner.operation.operands
-        type_ = ir.MemRefType(q.type)
-        own = ir.MemRefType.get([type_.shape[0], _PIECE], type_.element_type, memory_space=type_.memory_space)
-        part = build.fragment_type(INSTRUCTION, "tile", [ROWS, _PIECE], ir.F32Type.get())
-        sums = None
-        for first in range(0, self.columns, _PIECE):
-            left = self._rounded(b, build.op("columns", [state], [part], first=first).result, first)
+        type_, made = ir.MemRefType(q.type), self._rows_of_o()
+        own = ir.MemRefType.get([type_.shape[0], size], type_.element_type, memory_space=type_.memory_space)
+        part = build.fragment_type(INSTRUCTION, "tile", [ROWS, size], ir.F32Type.get())
+        for first in range(0, self.columns, size):
+            columns = state if size == self.columns else build.op("columns", [state], [part], first=first).result
+            lefts = [self._rounded(tile, columns, first, scale) for tile in tiles]
             right = build.op("view", [buffer, stage, row, build.index(first)], [own]).result
-            sums = self._multiply(sums, left, right, True, self._rows_of_o())
+            keep = [arith.ConstantOp(ir.IntegerType.get_signless(1), int(n > 0 or sums is not None)).result for n in range(len(lefts))]
+            flying = sums if sums is not None else build.op("registers", results=[made]).result
+            build.op("mma_begin")
+            for left, more in zip(lefts, keep, strict=True):
+                flying = build.mma_async(flying, left, right, more, (False, True))
+            build.op("mma_commit")
+            sums = build.mma_wait(flying, made, 0)
+        assert sums is not None
         return sums
 
-    def _rounded(self, tile: ir.Value, state: ir.Value, first: int) -> ir.Value:
-        """Columns of the state, from number `first` on, as a map rounds them to elements of a tile."""
+    def _rounded(self, tile: ir.Value, state: ir.Value, first: int, scale: float) -> ir.Value:
+        """Columns of the state, from number `first` on, as a map rounds them to elements of a tile; `scale` multiplies them before."""
         rounding, shape = block_of(self.rounded[tile]), ir.RankedTensorType(state.type).shape
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
@@ -235,7 +282,11 @@ class ChunkRowsFormer(ChunksFormer):
                 return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[state, i, j]).result
 
             places = [arith.AddIOp(build.index(first), j).result, arith.AddIOp(self.first, i).result][:: 1 if self.turned else -1]
-            return [self._clone(rounding, dict(zip(rounding.arguments, places, strict=True)), read)]
+            value = self._clone(rounding, dict(zip(rounding.arguments, places, strict=True)), read)
+            if scale != 1.0:
+                exact = arith.MulFOp(value.owner.operation.operands[0], number_of(scale)).result
+                value = arith.TruncFOp(value.type, exact).result
+            return [value]
 
         type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.RankedTensorType(tile.type).element_type)
         return build.map_(shape, [type_], [""], body)[0]
@@ -244,10 +295,10 @@ class ChunkRowsFormer(ChunksFormer):
         """The type of the warpgroup's o^T."""
         return build.fragment_type(INSTRUCTION, "tile", [ROWS, ROWS], ir.F32Type.get())
 
-    def _weights(self, op: ir.Operation) -> ir.Value:
+    def _of_pairs(self, op: ir.Operation) -> ir.Value:
         """The warpgroup's columns of a map over pairs of positions."""
         block, shape = block_of(op), [ROWS, self._share()]
-        if len(op.results) != 1 or op.opview.kinds():
+        if len(op.results) != 1:
             raise Refused("a map over pairs makes one tile of others")
         share = self._own_share()
 
@@ -271,28 +322,44 @@ class ChunkRowsFormer(ChunksFormer):
     def _from_pairs(self, op: ir.Operation) -> ir.Value:
         """What the state gives, times factors, + v^T P^T."""
         sums, *factors, weights, values = op.operands
-        zero, shared = build.index(0), ir.MemRefType(self.exchange.type)
-
-        def part(column: ir.Value, columns: int) -> ir.Value:
-            type_ = ir.MemRefType.get([ROWS, columns], shared.element_type, memory_space=shared.memory_space)
-            return build.op("view", [self.exchange, zero, zero, column], [type_]).result
-
-        meeting = build.index(EXCHANGE)
-        build.op("named_sync", [meeting], threads=THREADS * self.warpgroups)
-        build.op("write", [self._value(weights), part(self._own_share(), self._share())])
-        # wgmma reads what all warps have written.
-        build.op("fence_async")
-        self._from_states()
-        build.op("named_sync", [meeting], threads=THREADS * self.warpgroups)
+        if op.name == "tile.dot_rescale":
+            self._share_weights()
         before = self._value(sums)
         if factors and not _is_one(factors[0]):
             before = self._by_columns(before, factors[0])
         keep = arith.ConstantOp(ir.IntegerType.get_signless(1), 1).result
-        left, right = self._own_columns(self.loaded[values]), part(zero, ROWS)
+        left, right = self._own_columns(self.loaded[values]), self._part(weights, build.index(0), ROWS)
         build.op("mma_begin")
         pending = build.mma_async(before, left, right, keep, (True, True))
         build.op("mma_commit")
         return build.mma_wait(pending, self._rows_of_o(), 0)
+
+    def _part(self, tile: ir.Value, column: ir.Value, columns: int) -> ir.Value:
+        """Columns of weights in shared memory."""
+        zero, shared = build.index(0), ir.MemRefType(self.exchanges[tile].type)
+        type_ = ir.MemRefType.get([ROWS, columns], shared.element_type, memory_space=shared.memory_space)
+        return build.op("view", [self.exchanges[tile], zero, zero, column], [type_]).result
+
+    def _meet(self) -> None:
+        """All warpgroups do."""
+        build.op("named_sync", [build.index(EXCHANGE)], threads=THREADS * self.warpgroups)
+
+    def _share_weights(self) -> None:
+        """Each warpgroup writes its columns of weights, and what it has of diagonals, to shared memory; all meet.
+
+        They meet before, too, where they do not behind what rows are multiplied by: weights of the chunk before have been read then.
+        """
+        if not self.products:
+            self._meet()
+        for tile in self.weights:
+            build.op("write", [self._value(tile), self._part(tile, self._own_share(), self._share())])
+        for op in self.diagonals:
+            build.op("write_diagonal", [self._of_pairs(op), self.numbers[op.results[0]], self._own_share()])
+            self.sums[op.results[0]] = (self.numbers[op.results[0]], build.index(0))
+        # wgmma reads what all warps have written.
+        build.op("fence_async")
+        self._from_states()
+        self._meet()
 
     def _by_columns(self, tile: ir.Value, factors: ir.Value) -> ir.Value:
         """A fragment whose columns, which are positions, are multiplied by a number each."""
@@ -303,7 +370,60 @@ class ChunkRowsFormer(ChunksFormer):
 
         return build.map_([ROWS, ROWS], [self._rows_of_o()], [""], body)[0]
 
-    def _leave(self, op: ir.Operation) -> None:
+    def _leave(self) -> None:
+        """What is made of rows of o, and their way to memory."""
+        self.loaded[self._values()].fragment = None  # read once more, so that no registers hold it meanwhile
+        for op in self.leaving:
+            if op.name == "tile.map":
+                made = self._of_columns(op)
+                if op.opview.kinds():
+                    row = arith.MulIOp(self.warpgroup, build.index(rings.WARPS)).result
+                    build.op("sum_columns", [made, self.products[op.results[0]], row])
+                else:
+                    self.known[op.results[0]] = made
+        stores = [op for op in self.leaving if op.name == "tile.store"]
+        if self.products:
+            build.op("named_sync", [build.index(EXCHANGE + 2)], threads=THREADS * self.warpgroups)
+            branch = scf.IfOp(self.leads)
+            with ir.InsertionPoint(branch.then_block):
+                for op in stores:
+                    tile, target, *place = op.operands
+                    if tile in self.products:
+                        build.op("store_sums", [self.products[tile], *map(self._value, (target, *place))])
+                scf.YieldOp([])
+        for op in stores:
+            if op.operands[0] not in self.products:
+                self._leave_rows(op)
+        self.leaving = []
+
+    def _of_columns(self, op: ir.Operation) -> ir.Value:
+        """A map over positions and columns of v, as a fragment of columns and positions; o and loaded tiles lie so in registers."""
+        block = block_of(op)
+        if len(op.results) != 1:
+            raise Refused("a map over rows makes one tile, or sums of one")
+        for tile in dict.fromkeys(read.operands[0] for read in find_all(op, "tensor.extract") if read.operands[0] in self.loaded):
+            if self.loaded[tile].fragment is None:
+                type_ = build.fragment_type(INSTRUCTION, "tile", [ROWS, ROWS], ir.RankedTensorType(tile.type).element_type)
+                self.loaded[tile].fragment = build.op("read_transposed", [self._own_columns(self.loaded[tile])], [type_]).result
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            known = {block.arguments[0]: j, block.arguments[1]: arith.AddIOp(self.first, i).result}
+
+            def read(inner: ir.Operation) -> ir.Value:
+                source, *places = inner.operands
+                if places == list(block.arguments[:1]):
+                    return self._number(source, j)
+                if places != list(block.arguments):
+                    raise Refused("a map over rows reads a tile at another place than its own")
+                tile = self.loaded[source].fragment if source in self.loaded else self._value(source)
+                return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[tile, i, j]).result
+
+            return [self._clone(block, known, read)]
+
+        made = build.fragment_type(INSTRUCTION, "tile", [ROWS, ROWS], ir.F32Type.get())
+        return build.map_([ROWS, ROWS], [made], [""], body)[0]
+
+    def _leave_rows(self, op: ir.Operation) -> None:
         """Rows of o, through the warpgroup's columns of v; the thread that starts their copy gives the stage back when it has read it."""
         tile, target, batch, head, row, count = op.operands
         whole, column = self._memory(target)

@@ -24,7 +24,7 @@ from attn_mlir.passes.regions import block_of, find_all, maker
 
 _NUMBERS, _BARRIERS, _MOST_STAGES, MOST_BLOCKS = 1024, 2048, 8, 3
 """Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
-_SCALE = 2.0**11
+SCALE = 2.0**11
 
 
 @dataclass
@@ -69,7 +69,13 @@ class ChunksFormer(NumbersFormer):
         seconds = [maker(factors[not self.turned], "tile.map") for factors in dots]
         self.changed = {op.results[0]: _only_tile(op) for op in seconds if op is not None}
         self.block, self.columns = state.shape[::-1] if self.turned else state.shape
+        self._read_residuals()
+
+    def _read_residuals(self) -> None:
+        """Which products with the state multiply residuals of f16."""
         for op in find_all(self.chunks, "tile.dot_add"):
+            if not flag(op, "transpose_a"):
+                continue
             rounded = maker(op.operands[0], "tile.dot_rescale")
             low, high = (maker(each.operands[n + self.turned], "tile.map") for n, each in ((1, op), (2, rounded or op)))
             if rounded is not None and low is not None and high is not None and is_rest(low, high):
@@ -225,7 +231,7 @@ class ChunksFormer(NumbersFormer):
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             value = element(i, j, op)
             if op.results[0] in self.residuals:
-                exact = arith.MulFOp(value.owner.operation.operands[0], _float(_SCALE)).result
+                exact = arith.MulFOp(value.owner.operation.operands[0], number_of(SCALE)).result
                 value = arith.TruncFOp(type_.element_type, exact).result
             return [value]
 
@@ -262,12 +268,12 @@ class ChunksFormer(NumbersFormer):
             raise Refused("products of scans without rows of o sum over positions, with a loaded tile as one factor")
         rounded, right, state = self.residuals.get(first), self.loaded[second].memory, self._state()
         if rounded is None:
-            sums = _times(*map(self._value, before)) if before else None
+            sums = times(*map(self._value, before)) if before else None
             self.known[op.results[0]] = self._multiply(sums, self._value(first), right, False, state)
             return
         start, factor = (self._value(each) for each in list(rounded.operands)[:2])
-        sums = _times(start, arith.MulFOp(factor, _float(_SCALE)).result)
-        sums = _times(self._multiply(sums, self._value(first), right, False, state), _float(1 / _SCALE))
+        sums = times(start, arith.MulFOp(factor, number_of(SCALE)).result)
+        sums = times(self._multiply(sums, self._value(first), right, False, state), number_of(1 / SCALE))
         self.known[op.results[0]] = self._multiply(sums, self._value(rounded.operands[2 + self.turned]), right, False, state)
 
     def _store(self, op: ir.Operation) -> None:
@@ -280,11 +286,12 @@ class ChunksFormer(NumbersFormer):
         build.op("store", [self._value(tile), self.states[target], self._value(batch), self._value(head), first])
 
 
-def _float(value: float) -> ir.Value:
+def number_of(value: float) -> ir.Value:
+    """A constant of f32."""
     return arith.ConstantOp(ir.F32Type.get(), value).result
 
 
-def _times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
+def times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
     """A fragment times a number that is not 1."""
     one = maker(factor, "arith.constant") if factor is not None else None
     if factor is None or (one is not None and ir.FloatAttr(one.attributes["value"]).value == 1.0):

@@ -12,9 +12,18 @@ _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.
 _CROSSED = (
     *("map", "reduce", "columns", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
     *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add"),
-    *("store_async", "store_commit", "store_wait", "store_lanes"),
+    *("store_async", "store_commit", "store_wait", "store_lanes", "sum_columns", "write_diagonal", "store_sums"),
 )
-_LEAVING = ("warp.elect", "warp.map", "warp.yield", "warp.store_async", "warp.store_commit", "warp.store_wait", "warp.store_lanes")
+_LEAVING = (
+    "warp.elect",
+    "warp.map",
+    "warp.yield",
+    "warp.store_async",
+    "warp.store_commit",
+    "warp.store_wait",
+    "warp.store_lanes",
+    "warp.store_sums",
+)
 """What may stand in a condition."""
 _KNOWN = ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED))
 _WRITES = ("warp.write", "warp.write_transposed")

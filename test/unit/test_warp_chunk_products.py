@@ -1,0 +1,124 @@
+"""Scans with products for gradients of decays as kernels of the `warp` dialect, against float64, in several orders."""
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from attn_mlir.backends.gpu import attributes
+from attn_mlir.backends.gpu.scheduled import scheduled
+from attn_mlir.backends.nvidia import pipeline
+from attn_mlir.backends.nvidia.derivatives import derivative
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
+from attn_mlir.backends.program import function_named
+from attn_mlir.frontend.emit import Inputs
+from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.mlir import ir
+from attn_mlir.passes.pipeline import Pipeline
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
+from attn_mlir.registry import registry
+from contexts import loaded_context
+from warp_text import check_text
+
+_INTERVAL = 512
+_BARS = {"f16": (6e-4, 6e-4, 1e-5), "bf16": (4e-3, 1e-4, 4e-5)}
+"""rms(error) / rms(result) of rows, which are rounded, of products, whose weights in bf16 are two pieces, and of states."""
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Rows of dq, or of dk, with what gradients of decays need: sums of o x without own pairs, and states. All have two heads, v four."""
+
+    keys: int = 64
+    values: int = 64
+    element: str = "f16"
+    key: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.keys}x{self.values} {self.element} {'dk' if self.key else 'dq'}"
+
+
+@cache
+def module_of(scan: Scan) -> ir.Module:
+    """The module with the kernel, formed."""
+    context = loaded_context()
+    with context, ir.Location.unknown():
+        traced = trace_linear(LinearDefinition(decay="step"), Inputs(scan.element, scan.keys, scan.values))
+        name, prepare = derivative("bwd", ["q", "k", "v", "arg3"], "sm_90a", 0)
+        module, host = scheduled(context, traced.text, name, prepare, {"arch": "sm_90a"}, pipeline.TILED_FOR_WARP, "NVIDIA")
+        wanted = next(step.kernel for step in host.steps if step.kernel.endswith(f"_{int(scan.key)}_linear_attention"))
+        function = function_named(module, wanted)
+        function.attributes[attributes.SCHEDULE] = attributes.write({"arch": "sm_90a", "emitter": "warp"})
+        made = ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+        Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
+    return made
+
+
+def kernel_of(scan: Scan) -> ir.Operation:
+    """The formed kernel."""
+    (kernel,) = kernels_of(module_of(scan))
+    return kernel
+
+
+def arguments(scan: Scan, length: int) -> tuple[list[Any], list[np.ndarray]]:
+    """Inputs, memory for rows, products and states, and what these are."""
+    draw, batch, count = np.random.default_rng(length), 2, -(-length // _INTERVAL)
+    dtype = {"f16": torch.float16, "bf16": torch.bfloat16}[scan.element]
+
+    def drawn(heads: int, columns: int) -> np.ndarray:
+        return torch.from_numpy(draw.standard_normal((batch, heads, length, columns))).to(dtype).double().numpy()
+
+    q, k, v, do = drawn(2, scan.keys), drawn(2, scan.keys), drawn(4, scan.values), drawn(4, scan.values)
+    steps = -0.3 * draw.random((batch, 4, length))
+    rows, products = np.zeros((batch, 4, length, scan.keys)), np.zeros((batch, 4, length))
+    states = np.zeros((batch, 4, count * scan.keys, scan.values))
+    for b, h in np.ndindex(batch, 4):
+        state, (mine, other) = np.zeros((scan.keys, scan.values)), (k, q) if scan.key else (q, k)
+        for t in range(length)[:: -1 if scan.key else 1]:
+            own = np.exp(steps[b, h, t]) if not scan.key else 1.0
+            if not scan.key and t % _INTERVAL == 0:
+                states[b, h, t // _INTERVAL * scan.keys :][: scan.keys] = state
+            by = do[b, h, t] if not scan.key else v[b, h, t]
+            state = state * own
+            rows[b, h, t] = state @ by
+            products[b, h, t] = rows[b, h, t] @ mine[b, h // 2, t]
+            entering = np.outer(other[b, h // 2, t], v[b, h, t] if not scan.key else do[b, h, t])
+            rows[b, h, t] += entering @ by
+            state = state + entering
+            if scan.key:
+                state = state * np.exp(steps[b, h, t])
+                if t % _INTERVAL == 0:
+                    states[b, h, t // _INTERVAL * scan.keys :][: scan.keys] = state
+    wanted = [rows, products, states]
+    return [q, k, v, steps, do, *(np.full(each.shape, np.nan) for each in wanted)], wanted
+
+
+def worst(scan: Scan, length: int, orders: int = 2) -> list[float]:
+    """rms(error) / rms(result) of each result in the worst of some orders. Raises Fault for a race and the like."""
+    kernel, found = kernel_of(scan), []
+    given, wanted = arguments(scan, length)
+    read = read_kernel(kernel)
+    for schedule in list(schedules_of(kernel).values())[:orders]:
+        for made in given[-len(wanted) :]:
+            made[:] = np.nan
+        run_scheduled(read, given, schedule)
+        pairs = zip(given[-len(wanted) :], wanted, strict=True)
+        found.append([np.sqrt(np.mean((made - right) ** 2) / (np.mean(right**2) + 1e-30)) for made, right in pairs])
+    return [max(each) for each in zip(*found, strict=True)]
+
+
+@pytest.mark.parametrize(
+    "scan",
+    [Scan(), Scan(key=True), Scan(128, 64, "bf16"), Scan(64, 128, "f16", key=True), Scan(128, 128, "bf16", key=True)],
+    ids=str,
+)
+def test_products(scan: Scan) -> None:
+    of_rows, of_products, exact = _BARS[scan.element]
+    for length in (1, 17, 127, 600):
+        rows, products, states = worst(scan, length)
+        assert rows < of_rows and states < exact
+        assert products < of_products or length == 1  # which is 0 then
