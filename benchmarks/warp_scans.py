@@ -5,7 +5,9 @@ python benchmarks/warp_scans.py build                 compiles here, without a G
 python benchmarks/warp_scans.py run [--only WORDS]    on the GPU
 
 A case is "KxV element decay kind", as in "128x64 bf16 step fwd"; kinds are "fwd", rows of o, "state", which also takes and gives states,
-"dv", and "side", "side-dv", of sequences that lie side by side. Each program is one kernel. `--ways` are emitters with choices, as in "warp:stages=3".
+"dv", and "side", "side-dv", of sequences that lie side by side: programs of one kernel. "bwd" is a whole backward pass with gradients of
+decays, "seg" and "bwd-seg" are programs in segments. `--ways` are emitters with choices, as in "warp:stages=3"; in whole programs "hopper"
+makes all scans, "warp" those that it makes usually, and "all" is that and the states that are usually the Hopper emitter's.
 """
 
 import argparse
@@ -14,30 +16,34 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from unittest import mock
 
 import torch
 from dropout_variants import save, timed
 
-from attn_mlir.backends.nvidia import driver
+from attn_mlir.backends.nvidia import driver, thresholds
 from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import unpack
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
+from attn_mlir.backends.nvidia.warp import emitter as warp_emitter
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.errors import AttnError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 
 SIZES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128), (256, 256))
-KINDS = ("fwd", "state", "dv", "side", "side-dv")
+KINDS, SEGMENT = ("fwd", "state", "dv", "side", "side-dv", "bwd", "seg", "bwd-seg"), 1024
 ODD = (1, 17, 127, 300, 1000)
 SHAPES = ((8, 32, 32, 4096), (4, 80, 1, 4096), (1, 16, 16, 2048))
-"""Batch, heads of v, heads of q and k, positions."""
+LONG = ((1, 16, 16, 16384), (1, 4, 4, 65536))
+"""Batch, heads of v, heads of q and k, positions; those of scans in segments."""
 WORST = {"f16": 2e-3, "bf16": 1.2e-2}
 _DTYPES = {"f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -59,6 +65,15 @@ class Case:
     def dv(self) -> bool:
         return self.kind.endswith("dv")
 
+    @property
+    def forward(self) -> bool:
+        return not self.dv and not self.kind.startswith("bwd")
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is a program of several kernels."""
+        return self.kind in ("bwd", "seg", "bwd-seg")
+
     def kernel(self, way: str) -> tuple[Any, ...]:
         """The program that a way makes of it, not compiled yet. Raises AttnError."""
         emitter, _, words = way.partition(":")
@@ -66,8 +81,16 @@ class Case:
         states = {"initial_state": True, "final_state": True} if self.kind == "state" else {}
         definition = LinearDefinition(decay=self.decay, offsets="i32" if "side" in self.kind else "", **states)
         text = trace_linear(definition, Inputs(self.element, self.keys, self.values)).text
-        form = derivative("bwd", ["v"], "sm_90a", 0) if self.dv else prepare_derivative("", [], segment=0)
-        return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
+        segment = SEGMENT if self.kind.endswith("seg") else 0
+        wanted = ["v"] if self.dv else ["q", "k", "v", *["arg3"] * (self.decay != "none")]
+        form = prepare_derivative("", [], segment=segment) if self.forward else derivative("bwd", wanted, "sm_90a", segment)
+        if not self.whole:
+            return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
+        patched = mock.patch.object(warp_emitter, "makes_scan", return_value=False) if emitter == "hopper" else nullcontext()
+        if emitter == "all":
+            patched = mock.patch.object(thresholds, "HOPPER_STATES", frozenset())
+        with patched:
+            return driver._lower(text, *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
 
     def inputs(self, batch: int, heads: int, of_keys: int, length: int) -> list[torch.Tensor]:
         """What a program takes, drawn; sequences side by side have random lengths."""
@@ -83,10 +106,14 @@ class Case:
             "head": [-0.1 * torch.rand(heads, device="cuda")],
         }
         state = [torch.randn(batch, heads, self.keys, self.values, device="cuda")] if self.kind == "state" else []
-        return [q, k, v, *decays[self.decay], *state, *offsets, *([torch.zeros_like(v), other] if self.dv else [])]
+        return [q, k, v, *decays[self.decay], *state, *offsets, *([] if self.forward else [torch.zeros_like(v), other])]
 
     def right(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """The results in float64, of all pairs."""
+        if self.kind.startswith("bwd"):
+            leaves = [x.double().requires_grad_() for x in inputs[: 3 + (self.decay != "none")]]
+            (o,) = Case(self.keys, self.values, self.element, self.decay, "fwd").right(leaves)
+            return list(torch.autograd.grad(o, leaves, inputs[-1].double()))
         q, k, v = (x.double() for x in inputs[:3])
         q, k = (x.repeat_interleave(v.shape[1] // x.shape[1], 1) for x in (q, k))
         steps = torch.zeros(v.shape[:3], device="cuda", dtype=torch.float64)
@@ -111,7 +138,7 @@ def cases(only: str) -> Iterator[Case]:
     """Those whose names have one of these words each."""
     for size, element, decay, kind in itertools.product(SIZES, ("bf16", "f16"), ("step", "head", "none"), KINDS):
         case = Case(*size, element, decay, kind)
-        usual = (element, decay) == ("bf16", "step") or (size in ((64, 64), (128, 128)) and kind == "fwd")
+        usual = (element, decay) == ("bf16", "step") or (size in ((64, 64), (128, 128)) and kind in ("fwd", "bwd"))
         if usual and all(any(one in str(case).split() for one in word.split("|")) for word in only.split()):
             yield case
 
@@ -165,7 +192,7 @@ def check(case: Case, way: str, launch: Launch) -> bool:
 def measure(case: Case, launches: dict[str, Launch], rounds: int) -> None:
     """Prints microseconds of the first way, and the speed of all others in its units."""
     told = []
-    for batch, heads, of_keys, length in SHAPES:
+    for batch, heads, of_keys, length in LONG if case.kind.endswith("seg") else SHAPES:
         if case.dv and of_keys == 1:
             continue
         inputs = case.inputs(batch, heads, of_keys, length)

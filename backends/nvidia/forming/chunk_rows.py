@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.chunks import MOST_BLOCKS, SCALE, ChunksFormer, is_scaled, number_of, times
+from attn_mlir.backends.nvidia.forming.chunks import BARRIERS, MOST_BLOCKS, SCALE, ChunksFormer, is_scaled, number_of, times
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, STORES, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -51,7 +51,7 @@ class ChunkRowsFormer(ChunksFormer):
         rows = [op for op in self.outputs() if ir.RankedTensorType(op.operands[0].type).rank == len("ij")]
         if not 1 <= len(self.advances) <= len("hi lo".split()) or len(rows) != 1:
             raise Refused("a scan gives one tensor of rows, and has one product with the state, or one with residuals beside")
-        first, second = list(self.advances[0].operands)[-2:]
+        second = list(self.advances[0].operands)[-1]
         self.turned, self.changed = is_scaled(second), {}
         entering = {list(op.operands)[-1 if self.turned else -2] for op in self.advances}
         self.block, self.columns = state.shape[::-1] if self.turned else state.shape
@@ -96,9 +96,13 @@ class ChunkRowsFormer(ChunksFormer):
         consumer = self.columns // 2 + thresholds.ROWS_REGISTERS
         registers = THREADS * (self.warpgroups * consumer + thresholds.TRANSPOSING_REGISTERS)
         found = min(MOST_BLOCKS, max(1, self.target.registers // registers))
-        while found > 1 and self.target.share(found)[1] < _STAGES * self._stage_bytes() + self._exchanged():
+        while found > 1 and self.target.share(found)[1] < _STAGES * self._stage_bytes() + self._beside():
             found -= 1
         return found
+
+    def _beside(self) -> int:
+        """Bytes of shared memory beside stages of tiles."""
+        return BARRIERS + self._exchanged() + self._number_bytes()
 
     def _exchanged(self) -> int:
         """Weights, and numbers of products: those of each warp."""
@@ -252,7 +256,7 @@ class ChunkRowsFormer(ChunksFormer):
 
     def _by_parts(self, tiles: list[ir.Value], state: ir.Value, q: ir.Value, sums: ir.Value | None, scale: float = 1.0) -> ir.Value:
         """Adds the products of q and what maps make of the state."""
-        size = self.columns if self.columns <= _TOGETHER else _PIECE
+        size = self.columns if self.columns * len(tiles) <= _TOGETHER else _PIECE
         buffer, stage, row, _ = q.owner.operation.operands
         type_, made = ir.MemRefType(q.type), self._rows_of_o()
         own = ir.MemRefType.get([type_.shape[0], size], type_.element_type, memory_space=type_.memory_space)
@@ -483,3 +487,20 @@ def _is_one(numbers: ir.Value) -> bool:
 def gives_rows(function: ir.Operation) -> bool:
     """Whether a tiled function that scans chunks multiplies pairs of positions."""
     return any(not flag(op, "transpose_a") for op in find_all(function, *DOTS))
+
+
+def rows_and_state(function: ir.Operation) -> tuple[int, ...]:
+    """The columns of fragments and their rows of the state of a tiled function that scans chunks of 16 bits, and gives rows.
+
+    Empty for other functions.
+    """
+    loops = [op for op in find_all(function, "scf.for") if list(op.results)]
+    if len(loops) != 1 or len(loops[0].results) != 1 or find_all(function, "tile.decay_channels", "tile.decay_values"):
+        return ()
+    loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(loops[0], "tile.load")]
+    advances = [op for op in find_all(loops[0], *DOTS) if flag(op, "transpose_a")]
+    fits = {type_.element_type.width for type_ in loads} == {16} and all(type_.shape[0] == ROWS for type_ in loads)
+    if not fits or not advances or not gives_rows(function):
+        return ()
+    shape = ir.RankedTensorType(loops[0].results[0].type).shape
+    return tuple(shape if is_scaled(list(advances[0].operands)[-1]) else shape[::-1])

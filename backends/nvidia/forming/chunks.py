@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import maps
-from attn_mlir.backends.nvidia.forming.chunk_numbers import NumbersFormer
+from attn_mlir.backends.nvidia.forming.chunk_numbers import NUMBERS_STAGES, NumbersFormer
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
@@ -22,8 +22,8 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_NUMBERS, _BARRIERS, _MOST_STAGES, MOST_BLOCKS = 1024, 2048, 8, 3
-"""Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
+BARRIERS, _MOST_STAGES, MOST_BLOCKS = 2048, 8, 3
+"""Bytes of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
 SCALE = 2.0**11
 
 
@@ -53,10 +53,10 @@ class ChunksFormer(NumbersFormer):
         self.chunks = loops[0]
         self._read_products(state)
         super()._share_rows()
-        self.occupancy = self._most_blocks()
         for op in find_all(self.function, "tile.map"):
             if len(block_of(op).arguments) == 1 and not (self._is_of_state(op.results[0]) and len(list(op.results[0].uses)) == 1):
                 self.of_positions[op.results[0]] = op
+        self.occupancy = self._most_blocks()
 
     def _read_products(self, state: ir.RankedTensorType) -> None:
         """Which tile has the rows of fragments, what residuals are, and what is changed in its place."""
@@ -89,12 +89,16 @@ class ChunksFormer(NumbersFormer):
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
-        most = min(_MOST_STAGES, (self.shared_bytes - _BARRIERS - self._exchanged()) // max(1, self._stage_bytes()))
+        most = min(_MOST_STAGES, (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes()))
         return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
 
     def _stage_bytes(self) -> int:
-        """Of the tiles and numbers of a chunk."""
-        return sum(bytes_of(ir.RankedTensorType(op.results[0].type)) for op in find_all(self.chunks, "tile.load")) + _NUMBERS
+        """Of the tiles of a chunk."""
+        return sum(bytes_of(ir.RankedTensorType(op.results[0].type)) for op in find_all(self.chunks, "tile.load"))
+
+    def _number_bytes(self) -> int:
+        """At most, of numbers of positions."""
+        return NUMBERS_STAGES * 4 * sum(ir.RankedTensorType(tile.type).shape[0] for tile in self._numbers_of_chunks())
 
     def _exchanged(self) -> int:
         """Bytes by which warpgroups exchange something."""
