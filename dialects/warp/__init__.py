@@ -1,6 +1,7 @@
 """The `warp` dialect: who does it, where and when."""
 
 from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, StageOp, WaitOp
+from attn_mlir.dialects.warp.columns import StoreSumsOp, SumColumnsOp, WriteDiagonalOp
 from attn_mlir.dialects.warp.copies import (
     AddAsyncOp,
     CopyAsyncOp,
@@ -18,7 +19,6 @@ from attn_mlir.dialects.warp.copies import (
     StoreLanesOp,
     StoreWaitOp,
 )
-from attn_mlir.dialects.warp.columns import StoreSumsOp, SumColumnsOp, WriteDiagonalOp
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
 from attn_mlir.dialects.warp.memory import (

@@ -33,13 +33,15 @@ class SumColumnsOp(Warp.Operation, name="sum_columns"):
 
 
 class StoreSumsOp(Warp.Operation, name="store_sums"):
-    """The sums along the columns of `source`, memref<m x n> of shared memory, go to `count` places from `row` on of `target[batch, head]`.
+    """The sums along the columns of `source`, memref<m x n> of shared memory, go to `count` places from `row` on of `target[batch, head]`,
+    or of `target[slot, batch, head]`. Without slots `slot` is not used.
 
     A lane of the warpgroup adds up m numbers, always in the same order.
     """
 
     source: ext.Operand[Any]
     target: ext.Operand[Any]
+    slot: ext.Operand[ir.IndexType]
     batch: ext.Operand[ir.IndexType]
     head: ext.Operand[ir.IndexType]
     row: ext.Operand[ir.IndexType]
@@ -47,8 +49,12 @@ class StoreSumsOp(Warp.Operation, name="store_sums"):
 
     def verify_invariants(self) -> bool:
         numbers, memory = self.source.type, self.target.type
-        fits = _is_numbers(numbers) and numbers.shape[1] <= _LANES * _WARPS and is_global(memory, 3) and str(memory.element_type) == "f32"
-        return check(self, fits, f"stores sums of memref<m x n x f32> to a memref [B, H, S] of f32, got {numbers} and {memory}")
+        fits = (
+            _is_numbers(numbers) and numbers.shape[1] <= _LANES * _WARPS and is_global(memory, 3, 4) and str(memory.element_type) == "f32"
+        )
+        return check(
+            self, fits, f"stores sums of memref<m x n x f32> to a memref [B, H, S] of f32, maybe in slots, got {numbers} and {memory}"
+        )
 
 
 class WriteDiagonalOp(Warp.Operation, name="write_diagonal"):

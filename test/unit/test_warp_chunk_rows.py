@@ -151,6 +151,7 @@ def worst(scan: Scan, length: int, orders: int = 2) -> float:
         Scan(128, 64, mod=True),
         Scan(256, 64, "step", "bf16"),
         Scan(64, 64, initial=True, ends=_ENDS),
+        Scan(128, 64, mod=True, ends=_ENDS),
         Scan(128, 128, "step", "bf16", ends=_ENDS),
         Scan(64, 128, "head", back="v", ends=_ENDS),
         Scan(64, 128, back="q"),

@@ -1,5 +1,6 @@
 """A `warp.kernel` from a tiled function that scans chunks and gives rows of o: what the state and the chunk's own pairs give to them."""
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.structure import constant, yielded
@@ -60,8 +61,6 @@ class ChunkRowsFormer(ChunksFormer):
             if len(op.operands) == len("ij") and op.results[0] not in entering:
                 self._read_map(op)
         self._read_residuals()
-        if self.side_by_side and self.changed:
-            raise Refused("tiles that reach into the next sequence are changed before")
 
     def _read_map(self, op: ir.Operation) -> None:
         """What a map over two places is."""
@@ -170,6 +169,8 @@ class ChunkRowsFormer(ChunksFormer):
             self.leaving.append(op)
         else:
             super()._op(op)
+            if len(op.results) and op.results[0] == self._values() and op.results[0] in self.changed:
+                self._cut({op.results[0]: self._own_columns(self.loaded[op.results[0]])})
 
     def _initial(self, op: ir.Operation) -> None:
         """The initial state, turned."""
@@ -190,7 +191,9 @@ class ChunkRowsFormer(ChunksFormer):
         elif b in self.rounded and a in self.loaded and flag(op, "transpose_b") != self.turned:
             self.late.append(op)
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
-            self._cut(b)
+            values = self._values()
+            behind = {values: self._own_columns(self.loaded[values])} if values in self.loaded else {}
+            self._cut({b: self.loaded[b].memory, **behind})
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
             if self.occupancy < MOST_BLOCKS and self.columns <= _TOGETHER:
                 self._from_states()
@@ -199,18 +202,23 @@ class ChunkRowsFormer(ChunksFormer):
         else:
             raise Refused("a scan multiplies q with k and the state, and weights of pairs with v")
 
-    def _cut(self, keys: ir.Value) -> None:
-        """Rows of k and v that belong to the next sequence become zeros: its infinities must not meet the zeros of weights."""
+    def _cut(self, tiles: dict[ir.Value, ir.Value]) -> None:
+        """Rows of k and v that belong to the next sequence become zeros: its infinities must not meet the zeros of weights.
+
+        Of k the first warpgroup clears all columns, of v each has its own.
+        """
         if not self.side_by_side:
             return
-        count = self._value(maker(keys, "tile.load").operands[4])  # type: ignore[union-attr]
+        loads = [maker(self.changed.get(tile, tile), "tile.load") for tile in tiles]
+        count = self._value(loads[0].operands[4])  # type: ignore[union-attr]
         branch = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.slt, count, build.index(ROWS)).result)
         with ir.InsertionPoint(branch.then_block):
-            first = scf.IfOp(self.leads)
-            with ir.InsertionPoint(first.then_block):
-                build.op("clear_rows", [self.loaded[keys].memory, count])
-                scf.YieldOp([])
-            build.op("clear_rows", [self._own_columns(self.loaded[self._values()]), count])
+            for tile, memory in tiles.items():
+                first = scf.IfOp(self.leads) if memory == self.loaded[tile].memory else None
+                with ir.InsertionPoint(first.then_block) if first is not None else nullcontext():
+                    build.op("clear_rows", [memory, count])
+                    if first is not None:
+                        scf.YieldOp([])
             # wgmma reads what all warps have written.
             build.op("fence_async")
             build.op("named_sync", [build.index(EXCHANGE + 1)], threads=THREADS * self.warpgroups)
@@ -393,12 +401,24 @@ class ChunkRowsFormer(ChunksFormer):
                 for op in stores:
                     tile, target, *place = op.operands
                     if tile in self.products:
-                        build.op("store_sums", [self.products[tile], *map(self._value, (target, *place))])
+                        memory, slot = self._slot(target)
+                        build.op("store_sums", [self.products[tile], memory, slot, *map(self._value, place)])
                 scf.YieldOp([])
         for op in stores:
             if op.operands[0] not in self.products:
                 self._leave_rows(op)
         self.leaving = []
+
+    def _slot(self, target: ir.Value) -> tuple[ir.Value, ir.Value]:
+        """The memory of numbers of rows, and which of its slots a view of it is."""
+        view = maker(target, "memref.subview")
+        if view is None:
+            return self._value(target), build.index(0)
+        memory, slot, *_ = view.operands
+        static = list(ir.DenseI64ArrayAttr(view.attributes["static_offsets"]))
+        if len(static) != len("SBHT") or not ir.ShapedType.is_dynamic_size(static[0]) or any(static[1:]) or maker(memory) is not None:
+            raise Refused("numbers of rows go to one slot of memory")
+        return self._value(memory), self._value(slot)
 
     def _of_columns(self, op: ir.Operation) -> ir.Value:
         """A map over positions and columns of v, as a fragment of columns and positions; o and loaded tiles lie so in registers."""

@@ -16,11 +16,13 @@ def _sum_columns(printer: WarpPrinter, op: ir.Operation, tile: str, target: str,
 
 
 def _store_sums(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
-    source, target, batch, head, row, count = operands
+    source, target, slot, *place, count = operands
     printer.headers[HEADER] = None
-    place, stride = printer.arguments.element(target, [f"({batch})", f"({head})", f"({row})"]), printer.arguments.stride(target, 2)
+    rank = op.operands[1].type.rank
+    indices = [f"({each})" for each in ([slot, *place] if rank == len("SBHT") else place)]
+    to, stride = printer.arguments.element(target, indices), printer.arguments.stride(target, rank - 1)
     kind = ", ".join(map(str, op.operands[0].type.shape))
-    printer.line(f"attn::store_sums<{kind}>({source}, &{place}, {stride}, {count}, warp * 32 + lane);")
+    printer.line(f"attn::store_sums<{kind}>({source}, &{to}, {stride}, {count}, warp * 32 + lane);")
 
 
 def _write_diagonal(printer: WarpPrinter, op: ir.Operation, tile: str, target: str, column: str) -> None:

@@ -44,11 +44,11 @@ def _sum_columns(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray
 
 
 def _store_sums(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
-    source, target, batch, head, row, count = operands
+    source, target, slot, batch, head, row, count = operands
     yield
-    size = source.array.shape[1]
-    if not 0 <= count <= size or row < 0 or row + count > target.heads.shape[2]:
-        raise Fault("out of bounds", inst.location, f"stores {count} numbers from {row} on of {target.heads.shape[2]}")
+    size, numbers = source.array.shape[1], target.array[slot] if target.array.ndim == len("SBHT") else target.array
+    if not 0 <= count <= size or row < 0 or row + count > numbers.shape[2]:
+        raise Fault("out of bounds", inst.location, f"stores {count} numbers from {row} on of {numbers.shape[2]}")
     for warp, access in machine.ordinary(unit, inst):
         first, end = warp.number * _LANES, min((warp.number + 1) * _LANES, size)
         if first < end:
@@ -56,9 +56,9 @@ def _store_sums(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
                 machine.accesses.read(numbers_of(source, stage, first, end - first), warp, access)
             end = min(end, count)
         if first < end:
-            to, _, cells = target.rows(batch, head, row + first, end - first)
+            cells = [("global", target.number, slot, batch, head, row + place) for place in range(first, end)]
             machine.accesses.write(cells, warp, access)
-            to[:] = source.array[:, first:end].sum(0)
+            numbers[batch, head, row + first : row + end] = source.array[:, first:end].sum(0)
 
 
 def _write_diagonal(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, target: Buffer, column: int) -> Steps:
