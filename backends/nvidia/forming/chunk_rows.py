@@ -60,6 +60,10 @@ class ChunkRowsFormer(ChunksFormer):
         for op in find_all(self.chunks, "tile.map"):
             if len(op.operands) == len("ij") and op.results[0] not in entering:
                 self._read_map(op)
+        values = {op.operands[-1] for op in dots if op.operands[-2] in self.weights}
+        if len(values) != 1:
+            raise Refused("weights of pairs are multiplied with one tile")
+        (self.values,) = values
         self._read_residuals()
 
     def _read_map(self, op: ir.Operation) -> None:
@@ -169,7 +173,7 @@ class ChunkRowsFormer(ChunksFormer):
             self.leaving.append(op)
         else:
             super()._op(op)
-            if len(op.results) and op.results[0] == self._values() and op.results[0] in self.changed:
+            if len(op.results) and op.results[0] == self.values and op.results[0] in self.changed:
                 self._cut({op.results[0]: self._own_columns(self.loaded[op.results[0]])})
 
     def _initial(self, op: ir.Operation) -> None:
@@ -191,8 +195,7 @@ class ChunkRowsFormer(ChunksFormer):
         elif b in self.rounded and a in self.loaded and flag(op, "transpose_b") != self.turned:
             self.late.append(op)
         elif a in self.loaded and b in self.loaded and not before and flag(op, "transpose_b"):
-            values = self._values()
-            behind = {values: self._own_columns(self.loaded[values])} if values in self.loaded else {}
+            behind = {self.values: self._own_columns(self.loaded[self.values])} if self.values in self.loaded else {}
             self._cut({b: self.loaded[b].memory, **behind})
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
             if self.occupancy < MOST_BLOCKS and self.columns <= _TOGETHER:
@@ -384,7 +387,7 @@ class ChunkRowsFormer(ChunksFormer):
 
     def _leave(self) -> None:
         """What is made of rows of o, and their way to memory."""
-        self.loaded[self._values()].fragment = None  # read once more, so that no registers hold it meanwhile
+        self.loaded[self.values].fragment = None  # read once more, so that no registers hold it meanwhile
         for op in self.leaving:
             if op.name == "tile.map":
                 made = self._of_columns(op)
@@ -452,7 +455,7 @@ class ChunkRowsFormer(ChunksFormer):
         tile, target, batch, head, row, count = op.operands
         whole, column = self._memory(target)
         element = ir.MemRefType(target.type).element_type
-        values = self.loaded[self._values()]
+        values = self.loaded[self.values]
         to = self._own_columns(values)
         if ir.MemRefType(to.type).element_type != element:
             raise Refused("rows of o have the type of v, through whose memory they leave")
@@ -491,10 +494,6 @@ class ChunkRowsFormer(ChunksFormer):
             build.op("store_async", place)
             build.op("store_commit")
             build.op("store_wait", pending=0, read=True)
-
-    def _values(self) -> ir.Value:
-        """The tile of v."""
-        return next(op.operands[-1] for op in find_all(self.chunks, *DOTS) if op.operands[-2] in self.weights)
 
 
 def _is_one(numbers: ir.Value) -> bool:

@@ -77,13 +77,13 @@ def makes_scan(kernel: ir.Operation) -> bool:
     return (bool(states) and states not in thresholds.HOPPER_STATES) or rows in thresholds.WARP_ROWS_OF_SCANS
 
 
-def _scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
-    """The schedule of a scan, or why another code generator makes it."""
+def _scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    """The schedule of a scan, or, of one that gives states alone, why another code generator makes it; None for other scans with rows."""
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     try:
         print_ahead(kernel, {"emitter": "warp", "arch": target.arch, **fields})
     except (Refused, UnsupportedError) as reason:
-        return Refusal(str(reason))
+        return Refusal(str(reason)) if adds_to_state(kernel) else None
     return fields
 
 
