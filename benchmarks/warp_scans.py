@@ -7,7 +7,7 @@ python benchmarks/warp_scans.py run [--only WORDS]    on the GPU
 A case is "KxV element decay kind", as in "128x64 bf16 step fwd"; kinds are "fwd", rows of o, "state", which also takes and gives states,
 "dv", and "side", "side-dv", of sequences that lie side by side: programs of one kernel. "bwd" is a whole backward pass with gradients of
 decays, "seg" and "bwd-seg" are programs in segments. `--ways` are emitters with choices, as in "warp:stages=3"; in whole programs "hopper"
-makes all scans, "warp" those that it makes usually, and "all" is that and the states that are usually the Hopper emitter's.
+and "warp" make all scans, "rows" is "warp" with the states that are usually the Hopper emitter's, "states" with its rows, "usual" neither.
 """
 
 import argparse
@@ -16,7 +16,7 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
@@ -40,6 +40,8 @@ from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 
 SIZES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128), (256, 256))
 KINDS, SEGMENT = ("fwd", "state", "dv", "side", "side-dv", "bwd", "seg", "bwd-seg"), 1024
+ROWS = frozenset((keys, min(values, 128)) for keys in (64, 128, 256) for values in (64, 128))
+"""Columns of q and k, and of v of one program."""
 ODD = (1, 17, 127, 300, 1000)
 SHAPES = ((8, 32, 32, 4096), (4, 80, 1, 4096), (1, 16, 16, 2048))
 LONG = ((1, 16, 16, 16384), (1, 4, 4, 65536))
@@ -86,10 +88,12 @@ class Case:
         form = prepare_derivative("", [], segment=segment) if self.forward else derivative("bwd", wanted, "sm_90a", segment)
         if not self.whole:
             return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
-        patched = mock.patch.object(warp_emitter, "makes_scan", return_value=False) if emitter == "hopper" else nullcontext()
-        if emitter == "all":
-            patched = mock.patch.object(thresholds, "HOPPER_STATES", frozenset())
-        with patched:
+        patches = {"hopper": (warp_emitter, "makes_scan", lambda kernel: False), "rows": (thresholds, "WARP_ROWS_OF_SCANS", ROWS),
+                   "states": (thresholds, "HOPPER_STATES", frozenset())}  # fmt: skip
+        with ExitStack() as stack:
+            for word in ("rows", "states") if emitter == "warp" else (emitter,):
+                if word in patches:
+                    stack.enter_context(mock.patch.object(*patches[word]))
             return driver._lower(text, *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
 
     def inputs(self, batch: int, heads: int, of_keys: int, length: int) -> list[torch.Tensor]:
@@ -196,11 +200,11 @@ def measure(case: Case, launches: dict[str, Launch], rounds: int) -> None:
         if case.dv and of_keys == 1:
             continue
         inputs = case.inputs(batch, heads, of_keys, length)
-        best: dict[str, float] = {}
+        best = dict.fromkeys(launches, float("inf"))
         for number in range(rounds + 1):
             for way in list(launches)[:: 1 if number % 2 else -1]:
                 taken = timed(lambda launch=launches[way], inputs=inputs: launch(inputs), 5)
-                best[way] = min(best.get(way, taken), taken) if number else taken
+                best[way] = min(best[way], taken) if number else best[way]
         first, *others = best.values()
         told.append(f"B{batch} H{heads} S{length} {1e3 * first:.0f} us {' '.join(f'{first / taken:.3f}' for taken in others)}")
     print(f"{case}: {' | '.join(told)}", flush=True)

@@ -15,14 +15,8 @@ _CROSSED = (
     *("store_async", "store_commit", "store_wait", "store_lanes", "sum_columns", "write_diagonal", "store_sums"),
 )
 _LEAVING = (
-    "warp.elect",
-    "warp.map",
-    "warp.yield",
-    "warp.store_async",
-    "warp.store_commit",
-    "warp.store_wait",
-    "warp.store_lanes",
-    "warp.store_sums",
+    *("warp.elect", "warp.map", "warp.yield", "warp.stage", "warp.arrive"),
+    *("warp.store_async", "warp.store_commit", "warp.store_wait", "warp.store_lanes", "warp.store_sums"),
 )
 """What may stand in a condition."""
 _KNOWN = ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED))
