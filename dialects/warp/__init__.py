@@ -1,7 +1,7 @@
 """The `warp` dialect: who does it, where and when."""
 
 from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, StageOp, WaitOp
-from attn_mlir.dialects.warp.columns import StoreSumsOp, SumColumnsOp, WriteDiagonalOp
+from attn_mlir.dialects.warp.columns import ClearRowsOp, StoreLanesOp, StoreSumsOp, SumColumnsOp, WriteDiagonalOp
 from attn_mlir.dialects.warp.copies import (
     AddAsyncOp,
     CopyAsyncOp,
@@ -16,14 +16,12 @@ from attn_mlir.dialects.warp.copies import (
     MakeRowsOp,
     StoreAsyncOp,
     StoreCommitOp,
-    StoreLanesOp,
     StoreWaitOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
 from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
 from attn_mlir.dialects.warp.memory import (
     AllocOp,
-    ClearRowsOp,
     ConcatOp,
     ReadOp,
     ReadTransposedOp,

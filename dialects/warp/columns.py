@@ -1,13 +1,13 @@
-"""Sums along the columns of a tile, and elements of its diagonal, by way of numbers in shared memory."""
+"""What lanes and warps share: sums along columns and diagonals of tiles, rows that become zeros or leave."""
 
 from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, is_global, is_shared
+from attn_mlir.dialects.warp.kinds import bytes_of, in_form, inside, is_global, is_shared, row_bytes, swizzle_of
 from attn_mlir.mlir import ext, ir
 
-_LANES, _WARPS = 32, 4
+_LANES, _WARPS, _SWIZZLE = 32, 4, 128
 
 
 def _is_numbers(type_: ir.Type) -> bool:
@@ -69,3 +69,47 @@ class WriteDiagonalOp(Warp.Operation, name="write_diagonal"):
         fits = in_form(tile, "tile") is not None and str(tile.element_type) == "f32" and _is_numbers(numbers)
         fits = fits and list(numbers.shape) == [1, tile.shape[0]] and tile.shape[1] <= tile.shape[0]
         return check(self, fits, f"writes the diagonal of a tile of m rows of f32 to memref<1 x m x f32>, got {tile} and {numbers}")
+
+
+class ClearRowsOp(Warp.Operation, name="clear_rows"):
+    """Rows of a tile in shared memory from number `first` on become zeros, by ordinary writes of 16 bytes of a lane.
+
+    Each warp of the warpgroup has its share of the rows. Rows are whole swizzle atoms of 128 bytes.
+    """
+
+    tile: ext.Operand[Any]
+    first: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        memory = self.tile.type
+        fits = is_shared(memory, 2) and swizzle_of(memory) == _SWIZZLE and row_bytes(memory) % _SWIZZLE == 0
+        fits = fits and memory.shape[0] % _LANES == 0
+        return check(self, fits, f"clears a multiple of {_LANES} rows of whole swizzle atoms of {_SWIZZLE} bytes, got {memory}")
+
+
+class StoreLanesOp(Warp.Operation, name="store_lanes"):
+    """The first `count` rows of a tile in shared memory go to rows from `row` on and columns from `column` on of `target[batch, head]`.
+
+    By ordinary reads and writes, 16 bytes of a lane each: each warp of the warpgroup has its share of the rows. `row + count` rows exist.
+    """
+
+    source: ext.Operand[Any]
+    target: ext.Operand[Any]
+    batch: ext.Operand[ir.IndexType]
+    head: ext.Operand[ir.IndexType]
+    row: ext.Operand[ir.IndexType]
+    column: ext.Operand[ir.IndexType]
+    count: ext.Operand[ir.IndexType]
+
+    def verify_invariants(self) -> bool:
+        tile = self.source.type
+        memory = self.target.type
+        fits = is_global(memory, 4) and is_shared(tile, 2) and tile.element_type == memory.element_type
+        fits = fits and tile.shape[1] <= memory.shape[3]
+        if not check(self, fits, f"stores rows of a tile in columns of a memref [B, H, S, D] of its elements, got {tile} and {memory}"):
+            return False
+        swizzle, row = swizzle_of(tile), bytes_of(tile) // tile.shape[0]
+        shared = tile.shape[0] % _LANES == 0 and swizzle > 0 and row == swizzle
+        return check(
+            self, shared, f"stores a multiple of {_LANES} rows, which warps share, of one swizzle atom each, got {tile}"
+        ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")

@@ -186,31 +186,6 @@ class CopyRowsLanesAsyncOp(Warp.Operation, name="copy_rows_lanes_async"):
         return check(self, shared, f"copies a multiple of {_LANES} numbers, which warps share, {rows.shape[1]} at most, got {count}")
 
 
-class StoreLanesOp(Warp.Operation, name="store_lanes"):
-    """The first `count` rows of a tile in shared memory go to rows from `row` on and columns from `column` on of `target[batch, head]`.
-
-    By ordinary reads and writes, 16 bytes of a lane each: each warp of the warpgroup has its share of the rows. `row + count` rows exist.
-    """
-
-    source: ext.Operand[Any]
-    target: ext.Operand[Any]
-    batch: ext.Operand[ir.IndexType]
-    head: ext.Operand[ir.IndexType]
-    row: ext.Operand[ir.IndexType]
-    column: ext.Operand[ir.IndexType]
-    count: ext.Operand[ir.IndexType]
-
-    def verify_invariants(self) -> bool:
-        tile = self.source.type
-        if not _checks_tile(self, self.target.type, tile, is_shared(tile, 2)):
-            return False
-        swizzle, row = swizzle_of(tile), bytes_of(tile) // tile.shape[0]
-        shared = tile.shape[0] % _SHARED_ROWS == 0 and swizzle > 0 and row == swizzle
-        return check(
-            self, shared, f"stores a multiple of {_SHARED_ROWS} rows, which warps share, of one swizzle atom each, got {tile}"
-        ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")
-
-
 class CopyCommitOp(Warp.Operation, name="copy_commit"):
     """What each lane has copied since the last commit is a group, an empty one if there is nothing.
 

@@ -134,22 +134,6 @@ class ReadTransposedOp(Warp.Operation, name="read_transposed"):
         return _checks_transposed(self, self.result.type, self.source.type)
 
 
-class ClearRowsOp(Warp.Operation, name="clear_rows"):
-    """Rows of a tile in shared memory from number `first` on become zeros, by ordinary writes of 16 bytes of a lane.
-
-    Each warp of the warpgroup has its share of the rows. Rows are whole swizzle atoms of 128 bytes.
-    """
-
-    tile: ext.Operand[Any]
-    first: ext.Operand[ir.IndexType]
-
-    def verify_invariants(self) -> bool:
-        memory = self.tile.type
-        fits = is_shared(memory, 2) and swizzle_of(memory) == SWIZZLES[-1] and row_bytes(memory) % SWIZZLES[-1] == 0
-        fits = fits and memory.shape[0] % CHUNKS == 0
-        return check(self, fits, f"clears a multiple of {CHUNKS} rows of whole swizzle atoms of {SWIZZLES[-1]} bytes, got {memory}")
-
-
 class WriteTransposedOp(Warp.Operation, name="write_transposed"):
     """A fragment goes to shared memory, by ordinary writes that transpose: element (i, j) comes to row j and column i of the tile.
 

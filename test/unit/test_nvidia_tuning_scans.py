@@ -56,7 +56,7 @@ def schedules(text: str, prepare: str) -> list[Fields]:
         found = []
         for kernel in find_all(module.operation, "func.func"):
             fields = attributes.read(kernel, attributes.SCHEDULE)
-            if fields.get("emitter") in ("hopper", "tilelang", "warp"):
+            if fields.get("emitter") in ("hopper", "tilelang"):
                 sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
                 found.append({**fields, **{name: ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv")}})
         return found

@@ -12,17 +12,14 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.derivatives import derivative
-from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.program import function_named
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all
-from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
+from attn_mlir.reference.warp import kernels_of, read_kernel, run_scheduled, schedules_of
 from attn_mlir.registry import registry
 from contexts import loaded_context
-from warp_text import check_text
 
 _INTERVAL = 512
 _BARS = {"f16": (6e-4, 6e-4, 1e-5), "bf16": (4e-3, 1e-4, 4e-5)}

@@ -15,13 +15,16 @@
 // CHECK:          tensor.extract %[[STATE]]
 // CHECK-NEXT:     arith.truncf
 // CHECK:          "warp.mma_async"({{.*}}) {transpose_a = false, transpose_b = true}
+// The memory of v of the chunk before is given back.
+// CHECK:          scf.if
+// CHECK:            "warp.store_wait"
+// CHECK:            "warp.arrive"
 // CHECK:          "warp.mma_async"({{.*}}) {transpose_a = true, transpose_b = true}
 // CHECK:          "warp.read_transposed"
 // CHECK:          "warp.mma_async"({{.*}}) {transpose_a = false, transpose_b = false}
 // CHECK:          "warp.write_transposed"(%{{.*}}, %[[OWN:.*]]) :
 // CHECK:          "warp.store_async"(%[[OWN]]
 // CHECK-NEXT:     "warp.store_commit"
-// CHECK-NEXT:     "warp.store_wait"
 
 // The state's product flies while rows leave.
 // LATE:      "warp.mma_async"({{.*}}) {transpose_a = true, transpose_b = true}

@@ -16,7 +16,7 @@
 %t = ub.poison : tensor<64x32xf32, #warp.layout<"wgmma", "tile">>
 %n = ub.poison : memref<4x64xf32, #warp.shared<0 : i64>>
 %i = ub.poison : index
-// expected-error @below {{'warp.sum_columns' adds up a tile 64x64 of f32 into memref<m x 64 x f32>, m a multiple of 4, got tensor<64x32xf32}}
+// expected-error @below {{'warp.sum_columns' adds up a tile 64x64 of f32 into memref<m x 64 x f32>, m a multiple of 4, got tensor<64x32xf32, #warp.layout<"wgmma", "tile">> and memref<4x64xf32, #warp.shared<0 : i64>>}}
 "warp.sum_columns"(%t, %n, %i) : (tensor<64x32xf32, #warp.layout<"wgmma", "tile">>, memref<4x64xf32, #warp.shared<0 : i64>>, index) -> ()
 
 // -----
@@ -32,7 +32,7 @@
 %t = ub.poison : tensor<64x32xf32, #warp.layout<"wgmma", "tile">>
 %n = ub.poison : memref<2x64xf32, #warp.shared<0 : i64>>
 %i = ub.poison : index
-// expected-error @below {{'warp.write_diagonal' writes the diagonal of a tile of m rows of f32 to memref<1 x m x f32>, got tensor<64x32xf32}}
+// expected-error @below {{'warp.write_diagonal' writes the diagonal of a tile of m rows of f32 to memref<1 x m x f32>, got tensor<64x32xf32, #warp.layout<"wgmma", "tile">> and memref<2x64xf32, #warp.shared<0 : i64>>}}
 "warp.write_diagonal"(%t, %n, %i) : (tensor<64x32xf32, #warp.layout<"wgmma", "tile">>, memref<2x64xf32, #warp.shared<0 : i64>>, index) -> ()
 
 // -----
@@ -62,3 +62,11 @@
     }) : () -> ()
   }) {sym_name = "all", warpgroups = 1, warps = 4, registers = 128} : () -> ()
 }) {sym_name = "k", function = "", registers = 128, lanes = 32, register_file = 65536, shared_limit = 1024} : () -> ()
+
+// -----
+
+%s = ub.poison : memref<?x?x?x32xf16>
+%t = ub.poison : memref<32x64xf16, #warp.shared<128 : i64>>
+%i = ub.poison : index
+// expected-error @below {{'warp.store_lanes' stores rows of a tile in columns of a memref [B, H, S, D] of its elements, got memref<32x64xf16, #warp.shared<128 : i64>> and memref<?x?x?x32xf16>}}
+"warp.store_lanes"(%t, %s, %i, %i, %i, %i, %i) : (memref<32x64xf16, #warp.shared<128 : i64>>, memref<?x?x?x32xf16>, index, index, index, index, index) -> ()

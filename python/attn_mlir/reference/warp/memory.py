@@ -6,7 +6,7 @@ import numpy as np
 
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
-from attn_mlir.dialects.warp.layouts import column_at, turned_places
+from attn_mlir.dialects.warp.layouts import turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
@@ -115,54 +115,15 @@ def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     return unit.made([view.array.copy()])
 
 
-def _read_transposed(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
-    """Each warp reads all rows, of its columns: rows are watched whole."""
-    yield
-    for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(view.cells(), warp, access)
-    return unit.made([view.array.T.copy()])
-
-
-def _write_transposed(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, view: View) -> Steps:
-    """Each warp writes to all rows, its columns."""
-    yield
-    size = len(tile) // len(unit.warps)
-    for warp, access in machine.ordinary(unit, inst):
-        own = slice(warp.number * size, (warp.number + 1) * size)
-        machine.accesses.write(view.columns(own.start, size).cells(), warp, access)
-        view.array[:, own] = tile[own].T
-
-
-def _clear_rows(machine: Machine, unit: Warpgroup, inst: Inst, view: View, first: int) -> Steps:
-    yield
-    size = len(view.array) // len(unit.warps)
-    for warp, access in machine.ordinary(unit, inst):
-        begin, end = max(first, warp.number * size), (warp.number + 1) * size
-        if begin < end:
-            machine.accesses.write(view.part(begin, end - begin).cells(), warp, access)
-            view.array[begin:end] = 0.0
-
-
-def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
-    """Each warp reads all rows of its columns."""
-    yield
-    turned = source.array[[column_at(place) for place in range(len(source.array))]].T
-    for number, (warp, access) in enumerate(machine.ordinary(unit, inst)):
-        machine.accesses.read(source.cells(), warp, access)
-        for first in range(16 * number, len(turned), 16 * len(unit.warps)):
-            part = target.part(first, 16)
-            machine.accesses.write(part.cells(), warp, access)
-            part.array[:] = turned[first : first + 16]
-
-
-def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
+def place_of(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
+    """Raises Fault where there is no such head."""
     if not (0 <= batch < tensor.heads.shape[0] and 0 <= head < tensor.heads.shape[1]):
         raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.heads.shape[:2])}")
 
 
 def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     result = np.zeros(inst.types[0].shape)
     found, skipped, cells = source.rows(batch, head, row, len(result))
     for warp, access in machine.ordinary(unit, inst):
@@ -181,7 +142,7 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     fragment, target, batch, head, row, *more = operands
     column = more[0] if more else 0
     yield
-    _place(inst, target, batch, head)
+    place_of(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
@@ -215,7 +176,7 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     """The halves of a copy land on their own, at any time from now on."""
     source, batch, head, row, column, view, barrier, stage = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
     machine.accesses.write(view.cells(), unit.active[0], access)
     turned = TURNED in inst.attributes
@@ -254,7 +215,7 @@ def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: 
     """
     source, batch, head, row, column, view = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     count = len(view.array)
     found, skipped, cells = source.rows(batch, head, row, count)
     landed, size = np.zeros(view.array.shape), count // len(unit.warps)
@@ -270,7 +231,7 @@ def _copy_rows_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *opera
     """The same of numbers of rows, four bytes a lane."""
     source, batch, head, row, target, stage, place = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     count = inst.attributes["count"]
     if not (0 <= stage < len(target.array) and 0 <= place <= target.array.shape[1] - count):
         raise Fault("out of bounds", inst.location, f"takes {count} numbers from {place} on of stage {stage} of {list(target.array.shape)}")
@@ -311,7 +272,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
     """Copies by lanes."""
     source, batch, head, row, target, barrier, stage = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     slot, warp = stage_of(inst, barrier, stage), unit.active[0]
     if not 0 <= stage < len(target.array):
         raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
@@ -330,7 +291,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     """Reads shared memory, and writes, when it lands."""
     view, target, batch, head, row, column = operands
     yield
-    _place(inst, target, batch, head)
+    place_of(inst, target, batch, head)
     warp, adds = unit.active[0], inst.name == "warp.add_async"
     to, skipped, cells = target.rows(batch, head, row, len(view.array))
     flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
@@ -338,7 +299,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     if adds:
         _add(machine, inst, cells, column, warp, flight.later[0][1])
     else:
-        _store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
+        store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
     unit.stores.open.append(flight)
 
     def land() -> None:
@@ -350,24 +311,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     machine.events.append(land)
 
 
-def _store_lanes(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
-    """Each warp reads its rows of shared memory and writes those that count; columns as of `_store_async`."""
-    view, target, batch, head, row, column, count = operands
-    yield
-    _place(inst, target, batch, head)
-    size, width = len(view.array) // len(unit.warps), view.array.shape[1]
-    if not 0 <= count <= len(view.array) or row < 0 or row + count > target.heads.shape[2]:
-        raise Fault("out of bounds", inst.location, f"stores {count} rows from {row} on of {target.heads.shape[2]}")
-    for warp, access in machine.ordinary(unit, inst):
-        begin, end = warp.number * size, min((warp.number + 1) * size, count)
-        if begin < end:
-            machine.accesses.read(view.part(begin, end - begin).cells(), warp, access)
-            to, _, cells = target.rows(batch, head, row + begin, end - begin)
-            _store_columns(machine, cells, (column, width, target), warp, access)
-            to[:, column : column + width] = view.array[begin:end]
-
-
-def _store_columns(machine: Machine, cells: list[Any], columns: tuple[int, int, Tensor], warp: WarpClock, access: Access) -> None:
+def store_columns(machine: Machine, cells: list[Any], columns: tuple[int, int, Tensor], warp: WarpClock, access: Access) -> None:
     """Some columns of rows: stores to others of a row may meet, what reads or writes the whole row may not."""
     column, width, target = columns
     if width < target.heads.shape[-1]:
@@ -389,7 +333,7 @@ def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     """Each load is a group."""
     source, batch, head, row, column = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     fragment = inst.fragments[0]
     assert fragment is not None
     value = np.zeros(fragment.shape)
@@ -423,7 +367,6 @@ RULES: dict[str, Rule] = {
     "warp.add_async": _store_async,
     "warp.alloc": _alloc,
     "warp.atomic_add": _store,
-    "warp.clear_rows": _clear_rows,
     "warp.concat": lambda machine, unit, inst, first, second: Joined(first, second),
     "warp.copy_async": _copy_async,
     "warp.copy_commit": lambda machine, unit, inst: unit.copies.commit(),
@@ -436,15 +379,11 @@ RULES: dict[str, Rule] = {
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,
     "warp.read": _read,
-    "warp.read_transposed": _read_transposed,
     "warp.store": _store,
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
-    "warp.store_lanes": _store_lanes,
     "warp.store_wait": _store_wait,
-    "warp.transpose": _transpose,
     "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
-    "warp.write_transposed": _write_transposed,
 }
