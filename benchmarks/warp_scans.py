@@ -80,8 +80,8 @@ class Case:
         """The program that a way makes of it, not compiled yet. Raises AttnError."""
         emitter, _, words = way.partition(":")
         choices = {name: int(value) for name, value in (word.split("=") for word in words.split(",") if word)}
-        states = {"initial_state": True, "final_state": True} if self.kind == "state" else {}
-        definition = LinearDefinition(decay=self.decay, offsets="i32" if "side" in self.kind else "", **states)
+        states, offsets = self.kind == "state", "i32" if "side" in self.kind else ""
+        definition = LinearDefinition(decay=self.decay, offsets=offsets, initial_state=states, final_state=states)
         text = trace_linear(definition, Inputs(self.element, self.keys, self.values)).text
         segment = SEGMENT if self.kind.endswith("seg") else 0
         wanted = ["v"] if self.dv else ["q", "k", "v", *["arg3"] * (self.decay != "none")]

@@ -72,13 +72,13 @@ def arguments(scan: Scan, length: int) -> tuple[list[Any], list[np.ndarray]]:
     q, k, v, do = drawn(2, scan.keys), drawn(2, scan.keys), drawn(4, scan.values), drawn(4, scan.values)
     steps = -0.3 * draw.random((batch, 4, length))
     rows, products = np.zeros((batch, 4, length, scan.keys)), np.zeros((batch, 4, length))
-    states = np.zeros((batch, 4, count * scan.keys, scan.values))
+    states = np.zeros((batch, 4, count, scan.keys, scan.values))
     for b, h in np.ndindex(batch, 4):
         state, (mine, other) = np.zeros((scan.keys, scan.values)), (k, q) if scan.key else (q, k)
         for t in range(length)[:: -1 if scan.key else 1]:
             own = np.exp(steps[b, h, t]) if not scan.key else 1.0
             if not scan.key and t % _INTERVAL == 0:
-                states[b, h, t // _INTERVAL * scan.keys :][: scan.keys] = state
+                states[b, h, t // _INTERVAL] = state
             by = do[b, h, t] if not scan.key else v[b, h, t]
             state = state * own
             rows[b, h, t] = state @ by
@@ -89,9 +89,9 @@ def arguments(scan: Scan, length: int) -> tuple[list[Any], list[np.ndarray]]:
             if scan.key:
                 state = state * np.exp(steps[b, h, t])
                 if t % _INTERVAL == 0:
-                    states[b, h, t // _INTERVAL * scan.keys :][: scan.keys] = state
-    wanted = [rows, products, states]
-    made = [np.full(each.shape, np.nan) for each in wanted]
+                    states[b, h, t // _INTERVAL] = state
+    wanted = [rows, products, states.reshape(batch, 4, count * scan.keys, scan.values)]
+    made: list[Any] = [np.full(each.shape, np.nan) for each in wanted]
     if scan.keys > 128:  # each program has its own columns of rows, and its own slot of numbers
         made[1] = np.full((scan.keys // 128, *products.shape), np.nan)
     return [q, k, v, steps, do, *made], wanted

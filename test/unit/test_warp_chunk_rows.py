@@ -62,9 +62,10 @@ def module_of(scan: Scan) -> ir.Module:
     with context, ir.Location.unknown():
         v_mod = (lambda x, b, h, t: x * _FACTORS[b, h, t]) if scan.mod else None
         k_mod = (lambda x: x.tanh()) if scan.mod else None
-        outputs = {"initial_state": True, "final_state": True} if scan.initial else {}
         offsets = "i32" if scan.ends else ""
-        definition = LinearDefinition(decay=scan.decay, k_mod=k_mod, v_mod=v_mod, offsets=offsets, **outputs)
+        states = scan.initial
+        mods = {"k_mod": k_mod, "v_mod": v_mod}
+        definition = LinearDefinition(decay=scan.decay, offsets=offsets, initial_state=states, final_state=states, **mods)
         inputs = Inputs(scan.element, scan.keys, scan.values)
         traced = trace_linear(definition, inputs)
         name, prepare = derivative("bwd", [scan.back], "sm_90a", 0) if scan.back else prepare_derivative("", [], segment=0)

@@ -9,6 +9,7 @@ from attn_mlir.backends.nvidia.forming.chunk_leaving import LeavingFormer
 from attn_mlir.backends.nvidia.forming.chunks import BARRIERS, MOST_BLOCKS, SCALE, is_scaled, number_of, times
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
+from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
@@ -148,9 +149,9 @@ class ChunkRowsFormer(LeavingFormer):
         tiles = [tile for tiles in found.values() for tile in tiles if tile != self.changed.get(self.values, self.values)]
         return {self.advances[-1]: tiles} if found else {}
 
-    def _tiles(self, *frame: object) -> None:
+    def _tiles(self, entry: ir.Block, warpgroup: ir.Value, grid: TileNumbers) -> None:
         """A role ends when its copies are done."""
-        super()._tiles(*frame)  # type: ignore[arg-type]
+        super()._tiles(entry, warpgroup, grid)
         with ir.InsertionPoint(build.elect()):
             build.op("store_wait", pending=0, read=False)
 
