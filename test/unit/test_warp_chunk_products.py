@@ -12,14 +12,18 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.derivatives import derivative
+from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
 from attn_mlir.backends.program import function_named
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.reference.warp import kernels_of, read_kernel, run_scheduled, schedules_of
+from attn_mlir.passes.regions import find_all
+from attn_mlir.reference.warp import Fault, kernels_of, read_kernel, run_scheduled, schedules_of
 from attn_mlir.registry import registry
 from contexts import loaded_context
+from generated_code import complaints
+from warp_text import check_text
 
 _INTERVAL = 512
 _BARS = {"f16": (6e-4, 6e-4, 1e-5), "bf16": (4e-3, 1e-4, 4e-5)}
@@ -123,3 +127,32 @@ def test_products(scan: Scan) -> None:
         rows, products, states = worst(scan, length)
         assert rows < of_rows and states < exact
         assert products < of_products or length == 1  # which is 0 then
+
+
+@pytest.mark.parametrize("scan", [Scan(), Scan(128, 128, "bf16", key=True)], ids=str)
+def test_text(scan: Scan) -> None:
+    kernel = kernel_of(scan)
+    check_text(kernel)
+    code = kernel_code(kernel, rules_for(kernel))
+    assert "attn::sum_columns(" in code.source and "attn::write_diagonal<" in code.source and not complaints(code)
+
+
+@pytest.mark.parametrize("name", ["warp.named_sync", "warp.sum_columns", "warp.write_diagonal"])
+def test_what_is_missing_is_found(name: str) -> None:
+    """Warpgroups meet before weights, sums and diagonals of others are read; without who writes them nothing is there."""
+    wide = Scan(128, 64)
+    context = loaded_context()
+    with context, ir.Location.unknown():
+        for number in range(len(find_all(kernel_of(wide), name))):
+            module = ir.Module.parse(str(module_of(wide)))
+            (kernel,) = kernels_of(module)
+            find_all(kernel, name)[number].erase()
+            with pytest.raises(Fault):
+                run_in_all_orders(kernel, wide)
+
+
+def run_in_all_orders(kernel: ir.Operation, scan: Scan) -> None:
+    """Raises Fault for what some order finds."""
+    given, _ = arguments(scan, 200)
+    for schedule in schedules_of(kernel).values():
+        run_scheduled(read_kernel(kernel), given, schedule)

@@ -22,6 +22,7 @@ from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
 from attn_mlir.registry import registry
 from contexts import loaded_context
+from generated_code import complaints
 from warp_text import check_text
 
 _BARS = {"f16": 1.5e-3, "bf16": 1e-2}
@@ -169,13 +170,14 @@ def test_every_order_gives_the_same() -> None:
     assert worst(Scan(64, 128), 200, orders=99) < _BARS["f16"]
 
 
-@pytest.mark.parametrize("scan", [Scan(), Scan(128, 128), Scan(256, 128, "step", "bf16")], ids=str)
+@pytest.mark.parametrize("scan", [Scan(), Scan(128, 128, ends=_ENDS), Scan(256, 128, "step", "bf16")], ids=str)
 def test_registers_and_text(scan: Scan) -> None:
     kernel = kernel_of(scan)
     check_registers(kernel)
     check_text(kernel)
     code = kernel_code(kernel, rules_for(kernel))
     assert "attn::store_matrices_transposed(" in code.source and code.shared_bytes < 232448
+    assert not complaints(code)
 
 
 @pytest.mark.parametrize("name", ["warp.make_rows", "warp.arrive", "warp.store_wait", "warp.named_sync", "warp.fence_async", "warp.wait"])
