@@ -166,6 +166,10 @@ HOPPER_STATES: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-27", "H
 """Rows and columns of states that a program has which the Hopper emitter makes faster than the `warp` dialect, by 3 to 8%."""
 STATE_REGISTERS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/linear-sequences.md")] = 40
 """Those of each thread at launch of a scan that gives states alone, beside a consumer's part of one: with fewer, ptxas fails."""
+WARP_ROWS_OF_SCANS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset()
+"""Columns of q and k, and of v of one program, of scans with rows that the `warp` dialect makes no slower than the Hopper emitter: none."""
+ROWS_REGISTERS: Annotated[int, Provenance("2026-11-28", "ptxas", "docs/notes/linear-emitters.md")] = 88
+"""Those of a consumer's thread beside its part of the state where a scan also gives rows."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}
 """What is faster for 8-bit elements: tiles from a counter, and warpgroups that do not wait for each other."""
 EIGHT_BIT_SOFTMAX: Annotated[dict[int, Fields], Provenance("2026-11-27", "H100", "docs/notes/fp8-hopper.md")] = {

@@ -1,6 +1,7 @@
 """The `warp` dialect: who does it, where and when."""
 
 from attn_mlir.dialects.warp.barriers import ArriveExpectOp, ArriveOp, FenceAsyncOp, MbarrierOp, NamedArriveOp, NamedSyncOp, StageOp, WaitOp
+from attn_mlir.dialects.warp.columns import ClearRowsOp, StoreLanesOp, StoreSumsOp, SumColumnsOp, WriteDiagonalOp
 from attn_mlir.dialects.warp.copies import (
     AddAsyncOp,
     CopyAsyncOp,
@@ -18,8 +19,17 @@ from attn_mlir.dialects.warp.copies import (
     StoreWaitOp,
 )
 from attn_mlir.dialects.warp.dialect import BarrierType, LayoutAttr, PendingType, SharedAttr, Warp
-from attn_mlir.dialects.warp.fragments import MapOp, ReduceOp, VoteOp
-from attn_mlir.dialects.warp.memory import AllocOp, ConcatOp, ReadOp, ReadTransposedOp, TransposeOp, ViewOp, WriteOp
+from attn_mlir.dialects.warp.fragments import ColumnsOp, MapOp, ReduceOp, VoteOp
+from attn_mlir.dialects.warp.memory import (
+    AllocOp,
+    ConcatOp,
+    ReadOp,
+    ReadTransposedOp,
+    TransposeOp,
+    ViewOp,
+    WriteOp,
+    WriteTransposedOp,
+)
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -34,6 +44,8 @@ __all__ = [
     "BarrierType",
     "BlockCountOp",
     "BlockIdOp",
+    "ClearRowsOp",
+    "ColumnsOp",
     "ConcatOp",
     "CopyAsyncOp",
     "CopyCommitOp",
@@ -74,13 +86,18 @@ __all__ = [
     "StageOp",
     "StoreAsyncOp",
     "StoreCommitOp",
+    "StoreLanesOp",
     "StoreOp",
+    "StoreSumsOp",
     "StoreWaitOp",
+    "SumColumnsOp",
     "TransposeOp",
     "ViewOp",
     "VoteOp",
     "WaitOp",
     "Warp",
+    "WriteDiagonalOp",
     "WriteOp",
+    "WriteTransposedOp",
     "YieldOp",
 ]

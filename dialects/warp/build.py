@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from attn_mlir.dialects.numbers import i64
-from attn_mlir.dialects.warp.kinds import runs
+from attn_mlir.dialects.warp.kinds import runs, settled
 from attn_mlir.mlir import arith, ir
 
 
@@ -110,8 +110,8 @@ def _segments(types: Sequence[ir.Type]) -> ir.Attribute:
 
 
 def mma_async(accumulator: ir.Value, a: ir.Value, b: ir.Value, keep: ir.Value, transpose: tuple[bool, bool]) -> ir.Value:
-    """Starts a product; `!warp.pending` of its accumulator. `transpose`: whether a and b are stored the other way."""
-    pending = ir.Type.parse(f"!warp.pending<{accumulator.type}>")
+    """Starts a product; `!warp.pending` of its accumulator, which may be pending. `transpose`: whether a and b are stored the other way."""
+    pending = ir.Type.parse(f"!warp.pending<{settled(accumulator.type)}>")
     return op("mma_async", [accumulator, a, b, keep], [pending], transpose_a=transpose[0], transpose_b=transpose[1]).result
 
 

@@ -10,6 +10,8 @@ from attn_mlir.dialects.warp.kinds import in_form, inside, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
+_TOGETHER = 16
+"""Columns of a step of products, which lie together in registers."""
 REDUCTIONS = ("sum", "max", "min")
 
 
@@ -90,6 +92,23 @@ class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):
         return check(self, fits, f"makes row values of parts, got {self.result.type} of {self.parts.type}") and check(
             self, self.kind.value in REDUCTIONS, f"reduces by {', '.join(REDUCTIONS)}, got '{self.kind.value}'"
         )
+
+
+class ColumnsOp(Warp.Operation, name="columns", traits=[ext.Pure]):
+    """Columns of a tile in registers, from number `first` on: as many as the result has. `first` is a multiple of 16."""
+
+    tile: ext.Operand[Any]
+    first: ir.IntegerAttr
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        whole, part = in_form(self.tile.type, "tile"), in_form(self.result.type, "tile")
+        same = whole is not None and part is not None and (whole.instruction, whole.element) == (part.instruction, part.element)
+        if not check(self, same, f"gives columns of a tile, got {self.result.type} of {self.tile.type}"):
+            return False
+        (rows, columns), (others, own), first = self.tile.type.shape, self.result.type.shape, self.first.value
+        fits = rows == others and first % _TOGETHER == 0 and own % _TOGETHER == 0 and 0 <= first <= columns - own
+        return check(self, fits, f"begins and ends at multiples of {_TOGETHER} of {columns} columns, got {own} from {first} on")
 
 
 class VoteOp(Warp.Operation, name="vote", traits=[ext.Pure]):

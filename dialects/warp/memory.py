@@ -131,13 +131,30 @@ class ReadTransposedOp(Warp.Operation, name="read_transposed"):
     result: ext.Result[Any]
 
     def verify_invariants(self) -> bool:
-        tile, memory = self.result.type, self.source.type
-        fits = in_form(tile, "tile") is not None and is_shared(memory, 2)
-        fits = fits and (list(tile.shape)[::-1], tile.element_type) == (list(memory.shape), memory.element_type)
-        if not check(self, fits, f"gives the transpose of a tile in shared memory, got {tile} of {memory}"):
-            return False
-        halves = tile.element_type.width == 16 and swizzle_of(memory) == memory.shape[1] * 2
-        return check(self, halves, f"takes elements of 16 bits in rows of one swizzle atom, got {memory}")
+        return _checks_transposed(self, self.result.type, self.source.type)
+
+
+class WriteTransposedOp(Warp.Operation, name="write_transposed"):
+    """A fragment goes to shared memory, by ordinary writes that transpose: element (i, j) comes to row j and column i of the tile.
+
+    Of elements of 16 bits, whose rows in shared memory are as long as one swizzle atom.
+    """
+
+    tile: ext.Operand[Any]
+    target: ext.Operand[Any]
+
+    def verify_invariants(self) -> bool:
+        return _checks_transposed(self, self.tile.type, self.target.type)
+
+
+def _checks_transposed(op: ReadTransposedOp | WriteTransposedOp, tile: ir.Type, memory: ir.Type) -> bool:
+    """A fragment of 16 bits and a tile in shared memory are each other's transposes, and rows of memory are one swizzle atom."""
+    fits = in_form(tile, "tile") is not None and is_shared(memory, 2)
+    fits = fits and (list(tile.shape)[::-1], tile.element_type) == (list(memory.shape), memory.element_type)
+    if not check(op, fits, f"moves the transpose of a tile in shared memory, got {tile} and {memory}"):
+        return False
+    halves = tile.element_type.width == 16 and swizzle_of(memory) == memory.shape[1] * 2
+    return check(op, halves, f"takes elements of 16 bits in rows of one swizzle atom, got {memory}")
 
 
 def _checks_same(op: WriteOp | ReadOp, tile: ir.Type, memory: ir.Type) -> bool:

@@ -18,9 +18,10 @@ def _checks_sums(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
 
 
 def _checks_place(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
-    """A tile and a memref [B, H, S, D], or row values and a memref [B, H, S], of one element type."""
+    """A tile and a memref [B, H, S, D], whose D may not be known, or row values and a memref [B, H, S], of one element type."""
     tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
-    fits = (tile is not None and is_global(memory, 4) and tile.shape[1] == memory.shape[3]) or (rows is not None and is_global(memory, 3))
+    of_tile = tile is not None and is_global(memory, 4) and memory.shape[3] in (tile.shape[1], ir.ShapedType.get_dynamic_size())
+    fits = of_tile or (rows is not None and is_global(memory, 3))
     fits = fits and fragment.element_type == memory.element_type
     return check(op, fits, f"moves a tile [B, H, S, D] or row values [B, H, S], got {fragment} and {memory}")
 

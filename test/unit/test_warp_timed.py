@@ -153,6 +153,6 @@ def test_orders_messages_and_loads_to_registers() -> None:
 
 def test_every_op_has_a_cost_or_is_known_to_have_none() -> None:
     """What only names memory, commits or orders; a new op of the dialect needs a decision."""
-    made = "alloc concat mbarrier registers rows_of_heads stage view".split()
+    made = "alloc columns concat mbarrier registers rows_of_heads stage view".split()
     free = "block_count block_id copy_commit each_warp elect fence_async mma_begin mma_commit next_tile store_commit".split()
     assert {name for name in RULES if name.startswith("warp.")} == {*COSTS, *(f"warp.{name}" for name in (*made, *free))}

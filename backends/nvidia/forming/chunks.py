@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import maps
-from attn_mlir.backends.nvidia.forming.chunk_numbers import NumbersFormer
+from attn_mlir.backends.nvidia.forming.chunk_numbers import NUMBERS_STAGES, NumbersFormer
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.maps import FragmentMap
@@ -22,9 +22,9 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_NUMBERS, _BARRIERS, _MOST_STAGES, _MOST_BLOCKS = 1024, 2048, 8, 3
-"""Bytes of a stage beside tiles and of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
-_SCALE = 2.0**11
+BARRIERS, _MOST_STAGES, MOST_BLOCKS = 2048, 8, 3
+"""Bytes of shared memory beside stages, the most stages, and the most thread blocks on a multiprocessor."""
+SCALE = 2.0**11
 
 
 @dataclass
@@ -48,35 +48,61 @@ class ChunksFormer(NumbersFormer):
         if len(loops) != 1 or len(loops[0].results) != 1:
             raise Refused("a scan has one loop over chunks, which carries its state")
         state = ir.RankedTensorType(loops[0].results[0].type)
-        if state.rank != 2 or "sequences" in ir.DictAttr(self.function.attributes["tile.kernel"]):
-            raise Refused("a scan of sequences side by side, or without a state")
+        if state.rank != 2:
+            raise Refused("a scan without a state")
         self.chunks = loops[0]
+        self._read_products(state)
+        super()._share_rows()
+        for op in find_all(self.function, "tile.map"):
+            if len(block_of(op).arguments) == 1 and not (self._is_of_state(op.results[0]) and len(list(op.results[0].uses)) == 1):
+                self.of_positions[op.results[0]] = op
+        self.occupancy = self._most_blocks()
+
+    def _read_products(self, state: ir.RankedTensorType) -> None:
+        """Which tile has the rows of fragments, what residuals are, and what is changed in its place."""
+        if self._sequences() is not None:
+            raise Refused("a scan of sequences side by side gives rows")
         dots = [list(op.operands)[-2:] for op in find_all(self.chunks, *DOTS)]
         if not dots:
             raise Refused("nothing is multiplied")
-        self.turned = all(_is_scaled(second) for _, second in dots)
+        self.turned = all(is_scaled(second) for _, second in dots)
         seconds = [maker(factors[not self.turned], "tile.map") for factors in dots]
         self.changed = {op.results[0]: _only_tile(op) for op in seconds if op is not None}
         self.block, self.columns = state.shape[::-1] if self.turned else state.shape
+        self._read_residuals()
+
+    def _read_residuals(self) -> None:
+        """Which products with the state multiply residuals of f16."""
         for op in find_all(self.chunks, "tile.dot_add"):
+            if not flag(op, "transpose_a"):
+                continue
             rounded = maker(op.operands[0], "tile.dot_rescale")
             low, high = (maker(each.operands[n + self.turned], "tile.map") for n, each in ((1, op), (2, rounded or op)))
             if rounded is not None and low is not None and high is not None and is_rest(low, high):
                 self.residuals |= {low.results[0]: rounded} if str(low.results[0].type.element_type) == "f16" else {}
-        super()._share_rows()
+
+    def _most_blocks(self) -> int:
+        """The thread blocks that share a multiprocessor, as far as registers hold their states."""
         registers = THREADS * (self.warpgroups + 1) * (self.columns // 2 + thresholds.STATE_REGISTERS)
-        self.occupancy = min(_MOST_BLOCKS, max(1, self.target.registers // registers))
-        for op in find_all(self.function, "tile.map"):
-            if len(block_of(op).arguments) == 1 and not self._is_of_state(op.results[0]):
-                self.of_positions[op.results[0]] = op
+        return min(MOST_BLOCKS, max(1, self.target.registers // registers))
 
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
         fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
-        loads = [ir.RankedTensorType(op.results[0].type) for op in find_all(self.chunks, "tile.load")]
-        stage = sum(bytes_of(type_) for type_ in loads) + _NUMBERS
-        most = min(_MOST_STAGES, (self.shared_bytes - _BARRIERS) // max(1, stage))
+        most = min(_MOST_STAGES, (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes()))
         return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
+
+    def _stage_bytes(self) -> int:
+        """Of the tiles of a chunk."""
+        return sum(bytes_of(ir.RankedTensorType(op.results[0].type)) for op in find_all(self.chunks, "tile.load"))
+
+    def _number_bytes(self) -> int:
+        """At most, of numbers of positions."""
+        return NUMBERS_STAGES * 4 * sum(ir.RankedTensorType(tile.type).shape[0] for tile in self._numbers_of_chunks())
+
+    def _exchanged(self) -> int:
+        """Bytes by which warpgroups exchange something."""
+        return 0
 
     def _is_of_state(self, numbers: ir.Value) -> bool:
         """Whether a product's sums are scaled by these."""
@@ -85,12 +111,20 @@ class ChunksFormer(NumbersFormer):
     def _grid(self) -> TileNumbers:
         over, facts = self.known[self.over], ir.DictAttr(self.function.attributes["tile.kernel"])
         heads, scans = (memref.DimOp(over, build.index(n)).result for n in (1, 0))
+        if (offsets := self._sequences()) is not None:
+            scans = arith.SubIOp(memref.DimOp(self.known[offsets], build.index(0)).result, build.index(1)).result
         if "segment" in facts:
             size = build.index(ir.IntegerAttr(facts["segment"]).value)
             scans = arith.MulIOp(scans, arith.CeilDivSIOp(memref.DimOp(over, build.index(2)).result, size).result).result
         blocks = build.index(ir.IntegerAttr(facts["blocks"]).value if "blocks" in facts else 1)
         with build.named("tiles"):
             return TileNumbers(arith.MulIOp(arith.MulIOp(heads, scans).result, blocks).result, blocks, heads)
+
+    def _sequences(self) -> ir.Value | None:
+        """Where sequences that lie side by side begin and end, if they do."""
+        facts = ir.DictAttr(self.function.attributes["tile.kernel"])
+        number = ir.IntegerAttr(facts["sequences"]).value if "sequences" in facts else None
+        return None if number is None else self.function.regions[0].blocks[0].arguments[number]
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """Of what a program has some columns of, its own."""
@@ -106,11 +140,15 @@ class ChunksFormer(NumbersFormer):
     def _make_rings(self) -> None:
         """Also the memory of states, which come from registers."""
         super()._make_rings()
-        for memory in dict.fromkeys(op.operands[1] for op in find_all(self.function, "tile.store")):
+        for memory in dict.fromkeys(self._memory_of_states()):
             whole, column = self._memory(memory)
             if column is not None and not self.turned:
                 raise Refused("columns of states are rows of fragments only where they are turned")
             self.states[memory] = self._turned(self._value(whole)) if self.turned else self._value(whole)
+
+    def _memory_of_states(self) -> list[ir.Value]:
+        """What states are stored to."""
+        return [op.operands[1] for op in find_all(self.function, "tile.store")]
 
     def _turned(self, memory: ir.Value) -> ir.Value:
         """A view whose rows are the columns of states in memory."""
@@ -197,7 +235,7 @@ class ChunksFormer(NumbersFormer):
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             value = element(i, j, op)
             if op.results[0] in self.residuals:
-                exact = arith.MulFOp(value.owner.operation.operands[0], _float(_SCALE)).result
+                exact = arith.MulFOp(value.owner.operation.operands[0], number_of(SCALE)).result
                 value = arith.TruncFOp(type_.element_type, exact).result
             return [value]
 
@@ -234,12 +272,12 @@ class ChunksFormer(NumbersFormer):
             raise Refused("products of scans without rows of o sum over positions, with a loaded tile as one factor")
         rounded, right, state = self.residuals.get(first), self.loaded[second].memory, self._state()
         if rounded is None:
-            sums = _times(*map(self._value, before)) if before else None
+            sums = times(*map(self._value, before)) if before else None
             self.known[op.results[0]] = self._multiply(sums, self._value(first), right, False, state)
             return
         start, factor = (self._value(each) for each in list(rounded.operands)[:2])
-        sums = _times(start, arith.MulFOp(factor, _float(_SCALE)).result)
-        sums = _times(self._multiply(sums, self._value(first), right, False, state), _float(1 / _SCALE))
+        sums = times(start, arith.MulFOp(factor, number_of(SCALE)).result)
+        sums = times(self._multiply(sums, self._value(first), right, False, state), number_of(1 / SCALE))
         self.known[op.results[0]] = self._multiply(sums, self._value(rounded.operands[2 + self.turned]), right, False, state)
 
     def _store(self, op: ir.Operation) -> None:
@@ -252,11 +290,12 @@ class ChunksFormer(NumbersFormer):
         build.op("store", [self._value(tile), self.states[target], self._value(batch), self._value(head), first])
 
 
-def _float(value: float) -> ir.Value:
+def number_of(value: float) -> ir.Value:
+    """A constant of f32."""
     return arith.ConstantOp(ir.F32Type.get(), value).result
 
 
-def _times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
+def times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
     """A fragment times a number that is not 1."""
     one = maker(factor, "arith.constant") if factor is not None else None
     if factor is None or (one is not None and ir.FloatAttr(one.attributes["value"]).value == 1.0):
@@ -270,7 +309,7 @@ def _times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
     return build.map_(type_.shape, [type_], [""], body)[0]
 
 
-def _is_scaled(tile: ir.Value) -> bool:
+def is_scaled(tile: ir.Value) -> bool:
     """Whether a map makes it that reads numbers of positions."""
     op = maker(tile, "tile.map")
     return op is not None and any(ir.RankedTensorType(read.operands[0].type).rank == 1 for read in find_all(op, "tensor.extract"))

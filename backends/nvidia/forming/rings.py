@@ -126,15 +126,17 @@ def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, i
 
 
 def fill(
-    ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, beside: Callable[[ir.Value], None] | None = None
+    ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, before: Callable[[], None] | None = None
 ) -> tuple[ir.Value, ir.Value]:
     """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column) into use number `count` of a ring; all wait for it.
 
-    Gives the tile and the number of its stage. `beside` makes what that warpgroup does after the copy, for that stage.
+    Gives the tile and the number of its stage. `before` makes what that warpgroup does before.
     """
     tile, stage, phase = ring.at(count)
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
+        if before is not None:
+            before()
         if ring.raw is None:
             _copy(ring, Raw(ring.buffer, ring.full, ring.free), place, tile, (stage, phase))
         else:
@@ -148,8 +150,6 @@ def fill(
             build.op("fence_async")
             build.op("arrive", [ring.raw.free, stage])
             build.op("arrive", [ring.full, stage])
-        if beside is not None:
-            beside(stage)
         scf.YieldOp([])
     build.op("wait", [ring.full, stage, phase])
     return tile, stage

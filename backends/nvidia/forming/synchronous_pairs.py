@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
+from attn_mlir.backends.nvidia.forming.chunk_rows import ChunkRowsFormer, gives_rows
 from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Former
 from attn_mlir.backends.nvidia.forming.pairs import PairsFormer
@@ -72,5 +73,7 @@ def former_of(function: ir.Operation, target: NvidiaTarget) -> type[Former]:
     grid = grid_of(function)
     pairs = grid in PairsFormer.GRIDS
     if target.bulk_copies:
-        return PairsFormer if pairs else ChunksFormer if grid in ChunksFormer.GRIDS else Former
+        if grid in ChunksFormer.GRIDS:
+            return ChunkRowsFormer if gives_rows(function) else ChunksFormer
+        return PairsFormer if pairs else Former
     return SynchronousPairs if pairs else SynchronousFormer

@@ -10,9 +10,17 @@ from attn_mlir.passes.regions import find_all, maker, walk
 
 _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
 _CROSSED = (
-    *("map", "reduce", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
-    *("fence_async", "write", "named_sync", "wait", "arrive", "atomic_add"),
+    *("map", "reduce", "columns", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
+    *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add"),
+    *("store_async", "store_commit", "store_wait", "store_lanes", "sum_columns", "write_diagonal", "store_sums"),
 )
+_LEAVING = (
+    *("warp.elect", "warp.map", "warp.yield", "warp.stage", "warp.arrive"),
+    *("warp.store_async", "warp.store_commit", "warp.store_wait", "warp.store_lanes", "warp.store_sums"),
+)
+"""What may stand in a condition."""
+_KNOWN = ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED))
+_WRITES = ("warp.write", "warp.write_transposed")
 
 
 @dataclass(frozen=True)
@@ -35,7 +43,7 @@ class DelayWaits(Pass):
 
 def _delay(kernel: ir.Operation) -> None:
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
-    written = {buffer for op in find_all(kernel, "warp.write") for buffer in _buffers(op.operands[1])}
+    written = {buffer for op in find_all(kernel, *_WRITES) for buffer in _buffers(op.operands[1])}
     copied = {op.operands[0] for op in find_all(kernel, "warp.arrive_expect")}
     change_parts(blocks, lambda block: _change(block, written, copied), "no loop multiplies")
 
@@ -78,14 +86,16 @@ def _sink(wait: ir.Operation, written: set[ir.Value], copied: set[ir.Value]) -> 
 def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: set[ir.Value], held: set[ir.Value]) -> bool:
     """Whether a wait stays before an op. `held`: the barriers whose copies may need a stage that is given back with it."""
     inner = [op, *walk(op)]
-    if any(wait.results[0] in list(each.operands) for each in inner) or op.name in ("scf.yield", "scf.for", "warp.elect"):
+    if any(wait.results[0] in list(each.operands) for each in inner) or op.name in ("scf.yield", "scf.for"):
         return True
-    if any(not each.name.startswith(_FREE) and each.name not in ("scf.if", *(f"warp.{name}" for name in _CROSSED)) for each in inner):
+    if op.name == "warp.elect" and not all(each.name.startswith((*_FREE, "warp.store_")) for each in walk(op)):
         return True
-    if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in ("warp.map", "warp.yield") for each in inner):
+    if any(not each.name.startswith(_FREE) and each.name not in _KNOWN for each in inner):
+        return True
+    if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in _LEAVING for each in inner):
         return True
     names = {each.name for each in inner}
-    if "warp.write" in names and any(read & _buffers(each.operands[1]) for each in inner if each.name == "warp.write"):
+    if any(read & _buffers(each.operands[1]) for each in inner if each.name in _WRITES):
         return True
     if any(each.name == "warp.wait" and each.operands[0] in held for each in inner):
         return True

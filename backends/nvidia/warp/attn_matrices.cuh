@@ -9,6 +9,28 @@ ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
 }
 
+// As store_matrices, each 8x8 matrix transposed.
+ATTN_DEVICE void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
+
+// Zeros for the rows from `first` on of a tile of Atoms swizzle atoms of 128 bytes, kAtom bytes apart; a warp has a quarter of the rows.
+template <int Rows, int Atoms, int kAtom> ATTN_DEVICE void clear_rows(uint32_t tile, int first, int warp, int lane) {
+#pragma unroll 1
+  for (int row = max(warp * (Rows / 4), first) + lane / 8; row < (warp + 1) * (Rows / 4); row += 4)
+#pragma unroll
+    for (int n = 0; n < Atoms; ++n) store_shared_int4(tile + n * kAtom + swizzle_128(row * 128 + lane % 8 * 16), 0, 0, 0, 0);
+}
+
+// The first `count` rows of a tile of one swizzle atom of 128 bytes go to rows in memory; a warp has a quarter of them.
+template <int Rows, typename T>
+ATTN_DEVICE void store_lanes(uint32_t tile, T *first, long long stride, int count, int warp, int lane) {
+#pragma unroll 1
+  for (int row = warp * (Rows / 4) + lane / 8; row < min((warp + 1) * (Rows / 4), count); row += 4)
+    *reinterpret_cast<int4 *>(first + row * stride + lane % 8 * 8) = load_shared_int4(tile + swizzle_128(row * 128 + lane % 8 * 16));
+}
+
 // The rows of a warpgroup's tile that exist, from `row` on; neighbours at once where they lie side by side.
 template <int Columns, int N>
 ATTN_DEVICE void store_tile(const float (&tile)[N], float *first, long long down, long long along, int row, int size, int warp, int lane) {

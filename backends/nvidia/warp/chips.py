@@ -1,7 +1,7 @@
 """The tables of rules, one for each chip."""
 
 from attn_mlir.backends.nvidia.forming.facts import target_of
-from attn_mlir.backends.nvidia.warp import barriers, copies, fragments, memory, products, rows, scalars, structure, windows
+from attn_mlir.backends.nvidia.warp import barriers, columns, copies, fragments, memory, products, rows, scalars, structure, windows
 from attn_mlir.backends.nvidia.warp.printer import Rule
 from attn_mlir.mlir import ir
 
@@ -13,6 +13,7 @@ RULES: dict[str, Rule] = {
     **copies.RULES,
     **products.RULES,
     **fragments.RULES,
+    **columns.RULES,
     **rows.RULES,
     **windows.RULES,
 }

@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import TURNED
@@ -103,6 +103,15 @@ def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     printer.line(f"attn::copy_lanes<{kind}>({tile.tile}, &{place}, {where}, warp, {lane});")
 
 
+def _store_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
+    tile, target, batch, head, row, column, count = operands
+    type_, sizes = op.operands[0].type, printer.arguments
+    printer.headers[MATRICES] = None
+    place = sizes.element(target, [f"({batch})", f"({head})", f"({row})", f"({column})"], 16 // element(type_.element_type).bytes)
+    where = f"{sizes.stride(target, 2)}, {count}, warp, {lane_here(printer)}"
+    printer.line(f"attn::store_lanes<{type_.shape[0]}>({tile.address}, &{place}, {where});")
+
+
 def _copy_rows_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     source, batch, head, row, target, stage, place = operands
     sizes, columns = printer.arguments, op.operands[4].type.shape[1]
@@ -134,6 +143,7 @@ RULES: dict[str, Rule] = {
     "warp.copy_wait": _lanes_wait,
     "warp.store_async": _store,
     "warp.store_commit": _commit,
+    "warp.store_lanes": _store_lanes,
     "warp.store_wait": _wait,
     "warp.make_rows": _make_rows,
 }

@@ -7,6 +7,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
+from attn_mlir.backends.nvidia.forming.chunk_rows import rows_and_state
 from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
 from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
@@ -44,8 +45,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if "emitter" not in choices and UNFORMED in choices:
         return Refusal(str(choices[UNFORMED]))
     if "emitter" not in choices and target.bulk_copies and attributes.grid_kind(kernel) == "chunks":
-        shape = adds_to_state(kernel)
-        return _states(kernel, target, choices) if shape and shape not in thresholds.HOPPER_STATES else None
+        return _scan(kernel, target, choices) if makes_scan(kernel) else None
     narrow = _is_narrow(kernel)
     if choices.get("emitter") != "warp" and (not narrow or (widens_beside_queries(kernel) and target.bulk_copies)):
         return None  # wider queries: `hopper` widens tiles of keys and values
@@ -71,13 +71,19 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     return fields
 
 
-def _states(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal:
-    """The schedule of a scan that gives nothing but states, or why another code generator makes it."""
+def makes_scan(kernel: ir.Operation) -> bool:
+    """Whether a scan over chunks is of a form and size that passes make no slower than another code generator."""
+    states, rows = adds_to_state(kernel), rows_and_state(kernel)
+    return (bool(states) and states not in thresholds.HOPPER_STATES) or rows in thresholds.WARP_ROWS_OF_SCANS
+
+
+def _scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    """The schedule of a scan, or, of one that gives states alone, why another code generator makes it; None for other scans with rows."""
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     try:
         print_ahead(kernel, {"emitter": "warp", "arch": target.arch, **fields})
     except (Refused, UnsupportedError) as reason:
-        return Refusal(str(reason))
+        return Refusal(str(reason)) if adds_to_state(kernel) else None
     return fields
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from attn_mlir.backends.gpu.structure import widened, yielded
 from attn_mlir.backends.nvidia.warp import quotients, scalars, windows
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, count_of, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import is_tile
@@ -331,10 +331,19 @@ def _kept(printer: WarpPrinter, op: ir.Operation, *operands: str) -> None:
     printer.define(op.results[0], f"{printer.helper('philox_kept')}({', '.join(operands)})", "kept")
 
 
+def _columns(printer: WarpPrinter, op: ir.Operation, tile: str) -> None:
+    """Copies of registers, which compilers leave out."""
+    whole, count = op.operands[0].type, count_of(op.results[0].type)
+    name, first = printer.declare(op.results[0], "columns"), plain(op, "first") * count_of(whole) // whole.shape[1]
+    with printer.writer.unrolled("r", count):
+        printer.line(f"{name}[r] = {tile}[{first} + r];")
+
+
 RULES: dict[str, Rule] = {
     "arith.extf": _extend,
     "attn.kept": _kept,
     "tensor.extract": _extract,
+    "warp.columns": _columns,
     "warp.map": _map,
     "warp.reaches": _reaches,
     "warp.reduce": _reduce,

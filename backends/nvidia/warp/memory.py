@@ -6,7 +6,7 @@ from typing import Any
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, count_of, plain
+from attn_mlir.backends.nvidia.warp.printer import Address, HalfAtom, Rule, SideBySide, WarpPrinter, count_of, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
@@ -56,15 +56,28 @@ def reserve(printer: WarpPrinter, ops: Iterable[ir.Operation]) -> None:
 def _view(printer: WarpPrinter, op: ir.Operation, buffer: Any, stage: str, row: str, column: str) -> None:
     type_ = op.operands[0].type
     width = columns_of(type_)
-    if not isinstance(buffer, Address) or not _is_multiple(op.operands[3], width):
-        raise UnsupportedError(f"warp: a tile begins at a multiple of {width} columns ({source_line(op.location)})")
+    whole = _is_multiple(op.operands[3], width)
+    if not isinstance(buffer, Address) or not (whole or _is_half(op, width)):
+        raise UnsupportedError(
+            f"warp: a tile begins at a multiple of {width} columns, or is half of as many and written ({source_line(op.location)})"
+        )
     atoms = str(int(column) // width * buffer.atom) if column.isdigit() else f"{scalars.operand(column)} / {width} * {buffer.atom}"
+    if not whole:
+        atoms = f"{scalars.operand(column)} / {width} * {buffer.atom}"
     terms = [f"{stage} * {bytes_of(type_) // type_.shape[0]}", f"{row} * {buffer.row}", atoms]
     text = " + ".join([buffer.address, *(term for term in terms if not term.startswith("0 ") and term != "0")])
     if text != buffer.address:
         printer.line(f"const uint32_t {printer.name(op.results[0], 'tile')} = {text};")
         text = printer.printed[op.results[0]]
-    printer.printed[op.results[0]] = Address(text, buffer.atom, buffer.row)
+    half = "" if whole else f"{scalars.operand(column)} % {width} * {element(type_.element_type).bytes}"
+    printer.printed[op.results[0]] = HalfAtom(text, buffer.atom, buffer.row, half) if half else Address(text, buffer.atom, buffer.row)
+
+
+def _is_half(view: ir.Operation, width: int) -> bool:
+    """Whether a tile is half of a swizzle atom of 128 bytes, from a multiple of as many columns on, and matrices are written to it."""
+    columns, written = width // 2, {use.owner.operation.name for use in view.results[0].uses} == {"warp.write"}
+    fits = swizzle_of(view.operands[0].type) == ROW_BYTES and view.results[0].type.shape[1] == columns
+    return written and fits and _is_multiple(view.operands[3], columns)
 
 
 def _rows_of_heads(printer: WarpPrinter, op: ir.Operation, source: ir.Value) -> None:
@@ -130,7 +143,8 @@ def _matrices(op: ir.Operation, tile: ir.Type, memory: Address, lane: str) -> st
         raise UnsupportedError(f"warp: matrices move to and from shared memory in 16 bits, got {tile} ({source_line(op.location)})")
     atom = f" + c / 4 * {memory.atom}" if tile.shape[1] > COLUMNS else ""
     # Compilers do not find that the swizzle of all c needs one exclusive or of the lane, where the sum is swizzled.
-    return f"{memory.address}{atom} + (warp * 16 + {lane} % 16) * {ROW_BYTES} + (({lane} % 8 ^ {lane} / 16) * 16 ^ c % 4 * 32)"
+    half = f" ^ {memory.within}" if isinstance(memory, HalfAtom) else ""
+    return f"{memory.address}{atom} + (warp * 16 + {lane} % 16) * {ROW_BYTES} + (({lane} % 8 ^ {lane} / 16) * 16 ^ c % 4 * 32{half})"
 
 
 def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
@@ -196,13 +210,37 @@ def _read_transposed(printer: WarpPrinter, op: ir.Operation, memory: Address) ->
             f"warp: tiles in rows of {ROW_BYTES} bytes are transposed, got {op.operands[0].type} ({source_line(op.location)})"
         )
     name, lane = printer.declare(op.results[0], "turned"), lane_here(printer)
-    row, column = f"c * 16 + {lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
-    at = f"{memory.address} + attn::swizzle_128(({row}) * {ROW_BYTES} + {column})"
+    at = _turned_matrices(memory, lane)
     printer.headers[MATRICES] = None
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
         quad = printer.names.fresh("matrices")
         printer.line(f"uint32_t {quad}[4];", f"attn::load_matrices_transposed({at}, {quad});")
         printer.line(f"for (int r = 0; r < 4; ++r) {name}[4 * c + r] = {quad}[r];")
+
+
+def _write_transposed(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -> None:
+    """stmatrix that transposes: sixteen columns of the fragment, which are rows in memory, at a time."""
+    if swizzle_of(op.operands[1].type) != ROW_BYTES:
+        raise UnsupportedError(
+            f"warp: tiles in rows of {ROW_BYTES} bytes are transposed, got {op.operands[1].type} ({source_line(op.location)})"
+        )
+    at = _turned_matrices(memory, lane_here(printer))
+    printer.headers[MATRICES] = None
+    with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
+        printer.line(f"attn::store_matrices_transposed({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
+
+
+def _clear_rows(printer: WarpPrinter, op: ir.Operation, memory: Address, first: str) -> None:
+    type_ = op.operands[0].type
+    printer.headers[MATRICES] = None
+    kind = f"{type_.shape[0]}, {bytes_of(type_) // type_.shape[0] // ROW_BYTES}, {memory.atom}"
+    printer.line(f"attn::clear_rows<{kind}>({memory.address}, {first}, warp, {lane_here(printer)});")
+
+
+def _turned_matrices(memory: Address, lane: str) -> str:
+    """The address that a lane gives for the transposes of the 16 x 16 elements number c of its warp's rows."""
+    row, column = f"c * 16 + {lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
+    return f"{memory.address} + attn::swizzle_128(({row}) * {ROW_BYTES} + {column})"
 
 
 def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: Address) -> None:
@@ -237,6 +275,7 @@ RULES: dict[str, Rule] = {
     "memref.load": _load,
     "memref.store": _store,
     "warp.alloc": _alloc,
+    "warp.clear_rows": _clear_rows,
     "warp.concat": _concat,
     "warp.read": _read,
     "warp.read_transposed": _read_transposed,
@@ -244,4 +283,5 @@ RULES: dict[str, Rule] = {
     "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,
+    "warp.write_transposed": _write_transposed,
 }

@@ -41,6 +41,13 @@ class Address:
 
 
 @dataclass(frozen=True)
+class HalfAtom(Address):
+    """Half of the columns of a swizzle atom, from byte `within` of its rows on: matrices are written there, and nothing else is."""
+
+    within: str
+
+
+@dataclass(frozen=True)
 class SideBySide:
     """Two tiles in shared memory, the first of so many columns."""
 

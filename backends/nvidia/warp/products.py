@@ -69,9 +69,11 @@ def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
 
     Nor may others come into those of a, which the product reads until then: compilers believe that it has read them when it is issued.
     """
-    started = maker(op.operands[0], "warp.mma_async")
-    a = printer.printed[started.operands[1]] if started is not None else None
-    read = [f"attn::hold({a});"] if isinstance(a, str) else []
+    started, read = maker(op.operands[0], "warp.mma_async"), list[str]()
+    while started is not None:  # products that add to the same registers one after the other
+        a = printer.printed[started.operands[1]]
+        read += [f"attn::hold({a});"] if isinstance(a, str) else []
+        started = maker(started.operands[0], "warp.mma_async")
     printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});", *read)
     printer.printed[op.results[0]] = product_
 

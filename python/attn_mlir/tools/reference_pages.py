@@ -36,6 +36,7 @@ DIALECTS = {
         Page("windows", "windows of captured tensors", ("windows",)),
         Page("products", "products, and computation on fragments", ("products", "fragments")),
         Page("memory", "shared and global memory", ("memory", "rows")),
+        Page("columns", "what lanes and warps share", ("columns",)),
     ),
 }
 _LOADS = ("warp-pipeline-", "warp-prefetch-", "warp-stage-", "warp-draw-", "warp-delay-", "warp-overlap-", "warp-order-products")

@@ -4,20 +4,20 @@
 // RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},canonicalize,cse' | FileCheck %s
 // RUN: attn-opt %inputs/linear/half.mlir -p '%{segments},warp-specialize,warp-pipeline-loads{stages=4}' | FileCheck %s --check-prefix=ROLES
 
-// Two arrivals beside the copy's: sums of log decays, and the factors that they give.
+// Numbers have stages of their own, and two arrivals: sums of log decays, and the factors that they give.
 // CHECK:      "warp.kernel"
-// CHECK:        %[[FULL:.*]] = "warp.mbarrier"() : () -> !warp.barrier<1 : i64, 3 : i64>
-// CHECK:        %[[SUMS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
-// CHECK:        %[[FACTORS:.*]] = "warp.alloc"() : () -> memref<1x64xf32
+// CHECK:        %[[SUMS:.*]] = "warp.alloc"() : () -> memref<6x64xf32
+// CHECK:        %[[FACTORS:.*]] = "warp.alloc"() : () -> memref<6x64xf32
+// CHECK:        %[[FULL:.*]] = "warp.mbarrier"() : () -> !warp.barrier<6 : i64, 2 : i64>
 // CHECK:        %[[TURNED:.*]] = memref.transpose
 // CHECK:        scf.for {{.*}} -> (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, index, index)
 // CHECK:          scf.if
-// CHECK:            "warp.copy_async"
 // CHECK:            "warp.make_rows"(%[[SUMS]], %[[FULL]]
 // CHECK:            {summed = true}
 // CHECK:            "warp.make_rows"(%[[FACTORS]], %[[FULL]]
 // CHECK:              memref.load %[[SUMS]]
 // CHECK:            {summed = false}
+// CHECK:            "warp.copy_async"
 // CHECK:          "warp.wait"(%[[FULL]]
 // CHECK:          memref.load %[[SUMS]]{{.*}}%c63
 // CHECK:          %[[VALUES:.*]] = "warp.read_transposed"
@@ -27,8 +27,8 @@
 // CHECK:          "warp.mma_async"(%{{.*}}, %[[LEFT]], %{{.*}}) {transpose_a = false, transpose_b = false}
 // CHECK:        "warp.store"(%{{.*}}, %[[TURNED]],
 
-// Four warps make numbers of four stages at the same time.
-// ROLES:      memref<4x64xf32
+// Four warps make numbers of several stages at the same time.
+// ROLES:      memref<6x64xf32
 // ROLES:      "warp.role"
 // ROLES:        "warp.make_rows"
 // ROLES:      sym_name = "producer", warpgroups = 1 : i64, warps = 4 : i64

@@ -53,7 +53,7 @@
 // -----
 
 %a = ub.poison : memref<64x128xf16, #warp.shared<128 : i64>>
-// expected-error @below {{'warp.read_transposed' gives the transpose of a tile in shared memory, got tensor<64x64xf16, #warp.layout<"wgmma", "tile">> of memref<64x128xf16, #warp.shared<128 : i64>>}}
+// expected-error @below {{'warp.read_transposed' moves the transpose of a tile in shared memory, got tensor<64x64xf16, #warp.layout<"wgmma", "tile">> and memref<64x128xf16, #warp.shared<128 : i64>>}}
 %t = "warp.read_transposed"(%a) : (memref<64x128xf16, #warp.shared<128 : i64>>) -> tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
 
 // -----

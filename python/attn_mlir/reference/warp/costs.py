@@ -94,6 +94,12 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.reaches": ("map", "maps", computed),
     "warp.vote": ("map", "maps", computed),
     "warp.write": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.write_transposed": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.clear_rows": ("store", "", _of(0, lambda costs: _SHARED)),
+    "warp.sum_columns": ("map", "maps", lambda costs, inst: 2 * math.prod(inst.sources[0].shape) / costs.lanes),
+    "warp.write_diagonal": ("store", "", lambda costs, inst: 4.0 * inst.sources[0].shape[1] / _SHARED),
+    "warp.store_sums": ("store", "copies", lambda costs, inst: 4.0 * inst.sources[0].shape[1] / costs.bytes),
+    "warp.store_lanes": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.transpose": ("store", "", _of(0, lambda costs: _SHARED / 2)),  # read and written
     "warp.store": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.atomic_add": ("store", "copies", _of(0, lambda costs: costs.bytes)),

@@ -54,6 +54,11 @@ def _reduce(machine: Machine, unit: Warpgroup, inst: Inst, parts: np.ndarray) ->
     return unit.made([rounded(_REDUCE[inst.attributes["kind"]].reduce(parts, axis=1), inst.types[0])])
 
 
+def _columns(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray) -> list[np.ndarray]:
+    first = inst.attributes["first"]
+    return unit.made([tile[:, first : first + inst.types[0].shape[1]].copy()])
+
+
 def _vote(machine: Machine, unit: Warpgroup, inst: Inst, condition: np.ndarray) -> bool:
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
@@ -75,6 +80,7 @@ def _kept(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> np.n
 RULES: dict[str, Rule] = {
     "attn.kept": _kept,
     "tensor.extract": _extract,
+    "warp.columns": _columns,
     "warp.map": _map,
     "warp.reaches": _reaches,
     "warp.reduce": _reduce,

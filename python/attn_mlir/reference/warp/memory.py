@@ -6,7 +6,7 @@ import numpy as np
 
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
-from attn_mlir.dialects.warp.layouts import column_at, turned_places
+from attn_mlir.dialects.warp.layouts import turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
@@ -19,7 +19,8 @@ from attn_mlir.reference.warp.units import CHUNK, Buffer, Flight, Joined, Steps,
 
 def _alloc(machine: Machine, unit: Warpgroup, inst: Inst) -> Buffer:
     whole = isinstance(inst.types[0].element_type, ir.IntegerType)
-    return Buffer(next(machine.ids), np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64))
+    array = np.full(inst.types[0].shape, -1 if whole else np.nan, np.int64 if whole else np.float64)
+    return Buffer(next(machine.ids), array, inst.attributes.get("part", array.shape[-1]))
 
 
 def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: int, row: int, column: int) -> View:
@@ -28,7 +29,7 @@ def _view(machine: Machine, unit: Warpgroup, inst: Inst, buffer: Buffer, stage: 
     if not (0 <= stage < stages and 0 <= row <= rows - height and 0 <= column <= columns - width):
         message = f"takes {height} x {width} from row {row} and column {column} of stage {stage}; there are {stages} of {rows} x {columns}"
         raise Fault("no such stage" if not 0 <= stage < stages else "out of bounds", inst.location, message)
-    return View(buffer.number, stage, row, buffer.array[stage, row : row + height, column : column + width])
+    return View(buffer, stage, row, column, buffer.array[stage, row : row + height, column : column + width])
 
 
 def _rows_of_heads(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor) -> Tensor:
@@ -114,34 +115,15 @@ def _read(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
     return unit.made([view.array.copy()])
 
 
-def _read_transposed(machine: Machine, unit: Warpgroup, inst: Inst, view: View) -> Steps:
-    """Each warp reads all rows, of its columns: rows are watched whole."""
-    yield
-    for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(view.cells(), warp, access)
-    return unit.made([view.array.T.copy()])
-
-
-def _transpose(machine: Machine, unit: Warpgroup, inst: Inst, source: View, target: View) -> Steps:
-    """Each warp reads all rows of its columns."""
-    yield
-    turned = source.array[[column_at(place) for place in range(len(source.array))]].T
-    for number, (warp, access) in enumerate(machine.ordinary(unit, inst)):
-        machine.accesses.read(source.cells(), warp, access)
-        for first in range(16 * number, len(turned), 16 * len(unit.warps)):
-            part = target.part(first, 16)
-            machine.accesses.write(part.cells(), warp, access)
-            part.array[:] = turned[first : first + 16]
-
-
-def _place(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
+def place_of(inst: Inst, tensor: Tensor, batch: int, head: int) -> None:
+    """Raises Fault where there is no such head."""
     if not (0 <= batch < tensor.heads.shape[0] and 0 <= head < tensor.heads.shape[1]):
         raise Fault("out of bounds", inst.location, f"takes head [{batch}, {head}] of {list(tensor.heads.shape[:2])}")
 
 
 def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: int, head: int, row: int) -> Steps:
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     result = np.zeros(inst.types[0].shape)
     found, skipped, cells = source.rows(batch, head, row, len(result))
     for warp, access in machine.ordinary(unit, inst):
@@ -160,7 +142,7 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     fragment, target, batch, head, row, *more = operands
     column = more[0] if more else 0
     yield
-    _place(inst, target, batch, head)
+    place_of(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
@@ -194,7 +176,7 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     """The halves of a copy land on their own, at any time from now on."""
     source, batch, head, row, column, view, barrier, stage = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
     machine.accesses.write(view.cells(), unit.active[0], access)
     turned = TURNED in inst.attributes
@@ -233,7 +215,7 @@ def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: 
     """
     source, batch, head, row, column, view = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     count = len(view.array)
     found, skipped, cells = source.rows(batch, head, row, count)
     landed, size = np.zeros(view.array.shape), count // len(unit.warps)
@@ -249,7 +231,7 @@ def _copy_rows_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *opera
     """The same of numbers of rows, four bytes a lane."""
     source, batch, head, row, target, stage, place = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     count = inst.attributes["count"]
     if not (0 <= stage < len(target.array) and 0 <= place <= target.array.shape[1] - count):
         raise Fault("out of bounds", inst.location, f"takes {count} numbers from {place} on of stage {stage} of {list(target.array.shape)}")
@@ -290,7 +272,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
     """Copies by lanes."""
     source, batch, head, row, target, barrier, stage = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     slot, warp = stage_of(inst, barrier, stage), unit.active[0]
     if not 0 <= stage < len(target.array):
         raise Fault("no such stage", inst.location, f"takes stage {stage} of {len(target.array)}")
@@ -309,7 +291,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     """Reads shared memory, and writes, when it lands."""
     view, target, batch, head, row, column = operands
     yield
-    _place(inst, target, batch, head)
+    place_of(inst, target, batch, head)
     warp, adds = unit.active[0], inst.name == "warp.add_async"
     to, skipped, cells = target.rows(batch, head, row, len(view.array))
     flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
@@ -317,7 +299,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     if adds:
         _add(machine, inst, cells, column, warp, flight.later[0][1])
     else:
-        machine.accesses.write(cells, warp, flight.later[0][1])
+        store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
     unit.stores.open.append(flight)
 
     def land() -> None:
@@ -327,6 +309,15 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
         flight.done = True
 
     machine.events.append(land)
+
+
+def store_columns(machine: Machine, cells: list[Any], columns: tuple[int, int, Tensor], warp: WarpClock, access: Access) -> None:
+    """Some columns of rows: stores to others of a row may meet, what reads or writes the whole row may not."""
+    column, width, target = columns
+    if width < target.heads.shape[-1]:
+        machine.accesses.add(cells, warp, access, ordered=False)
+        cells = [(*cell, column // width) for cell in cells]
+    machine.accesses.write(cells, warp, access)
 
 
 def _store_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
@@ -342,7 +333,7 @@ def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     """Each load is a group."""
     source, batch, head, row, column = operands
     yield
-    _place(inst, source, batch, head)
+    place_of(inst, source, batch, head)
     fragment = inst.fragments[0]
     assert fragment is not None
     value = np.zeros(fragment.shape)
@@ -388,12 +379,10 @@ RULES: dict[str, Rule] = {
     "warp.load_async": _load_async,
     "warp.load_wait": _load_wait,
     "warp.read": _read,
-    "warp.read_transposed": _read_transposed,
     "warp.store": _store,
     "warp.store_async": _store_async,
     "warp.store_commit": lambda machine, unit, inst: unit.stores.commit(),
     "warp.store_wait": _store_wait,
-    "warp.transpose": _transpose,
     "warp.rows_of_heads": _rows_of_heads,
     "warp.view": _view,
     "warp.write": _write,

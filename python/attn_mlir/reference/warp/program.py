@@ -42,6 +42,10 @@ _ROUNDED = frozenset(("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "m
 """What rounds its result to float32: a product that a multiply-add takes from must be what the GPU has, or its residual is not seen."""
 
 
+_WARPS = 4
+"""Of a warpgroup."""
+
+
 class Inst:
     """An op. `scalar` computes its result of its operands, None for ops that are no scalar code; `ends`: it ends a block."""
 
@@ -50,6 +54,8 @@ class Inst:
         self.ends = op.name in ("warp.yield", "scf.yield", "scf.condition")
         self.attributes = {name: plain(op.attributes[name]) for name in op.attributes}
         self.operands, self.results = _numbers(op.operands, numbers), _numbers(op.results, numbers)
+        if self.name == "warp.alloc":
+            self.attributes["part"] = _part(op)
         self.types = [result.type for result in op.results]
         self.fragments = [fragment(settled(type_)) for type_ in self.types]
         self.sources = [operand.type for operand in op.operands]
@@ -60,6 +66,17 @@ class Inst:
             for region in op.regions
             for block in region.blocks
         ]
+
+
+def _part(alloc: ir.Operation) -> int:
+    """The fewest columns of a buffer that a warpgroup, or a warp that transposes, writes or reads alone."""
+    found = [alloc.results[0].type.shape[-1]]
+    for view in (use.owner.operation for use in alloc.results[0].uses):
+        if view.name == "warp.view":
+            columns = view.results[0].type.shape[-1]
+            turns = any(use.owner.operation.name == "warp.write_transposed" for use in view.results[0].uses)
+            found.append(columns // _WARPS if turns else columns)
+    return min(found)
 
 
 def plain(attribute: ir.Attribute) -> Any:

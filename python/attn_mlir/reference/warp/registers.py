@@ -41,9 +41,9 @@ def _live(block: ir.Block, out: set[ir.Value], worst: list[tuple[int, ir.Locatio
 
 
 def _registers(value: ir.Value) -> int:
-    """Those of a value; none of a tile of one constant, which compilers make where it is used."""
-    found = fragment(settled(value.type))
-    return found.registers if found is not None and not _is_constant(value) else 0
+    """Those of a value; none of a tile of one constant, which compilers make where it is used, and of columns of another tile."""
+    found, part = fragment(settled(value.type)), maker(value, "warp.columns")
+    return found.registers if found is not None and part is None and not _is_constant(value) else 0
 
 
 def _is_constant(value: ir.Value) -> bool:
@@ -58,6 +58,9 @@ def _uses(op: ir.Operation) -> tuple[set[ir.Value], set[ir.Value]]:
     """The fragments that an op and its regions use, and those that they define. What a product in flight multiplies lives with it."""
     used = {value for value in op.operands if fragment(settled(value.type)) is not None}
     flying = [maker(value, "warp.mma_async") for value in used if isinstance(value.type, PendingType)]
+    for product in flying:  # what adds to the same registers one after the other
+        before = maker(product.operands[0], "warp.mma_async") if product is not None else None
+        flying += [before] if before is not None else []
     used |= {product.operands[1] for product in flying if product is not None and fragment(product.operands[1].type) is not None}
     defined: set[ir.Value] = set()
     for block in (b for region in op.regions for b in region.blocks):

@@ -59,10 +59,11 @@ class Flight:
 
 @dataclass
 class Buffer:
-    """A buffer in shared memory."""
+    """A buffer in shared memory; `part`: as many columns of a row as are told apart, the fewest that something writes or reads alone."""
 
     number: int
     array: np.ndarray
+    part: int = 0
 
 
 @dataclass
@@ -91,20 +92,29 @@ class Tensor:
 
 @dataclass
 class View:
-    """A tile in a stage of a buffer."""
+    """A tile in a stage of a buffer, from a row and a column on."""
 
-    buffer: int
+    buffer: Buffer
     stage: int
     row: int
+    column: int
     array: np.ndarray
 
     def cells(self) -> Iterable[Hashable]:
         """The names of its parts of memory."""
-        return [(self.buffer, self.stage, c) for c in range(self.row // CHUNK, -(-(self.row + len(self.array)) // CHUNK))]
+        rows, part = range(self.row // CHUNK, -(-(self.row + len(self.array)) // CHUNK)), self.buffer.part
+        if part >= self.buffer.array.shape[-1]:
+            return [(self.buffer.number, self.stage, c) for c in rows]
+        columns = range(self.column // part, -(-(self.column + self.array.shape[1]) // part))
+        return [(self.buffer.number, self.stage, c, d) for c in rows for d in columns]
 
     def part(self, begin: int, count: int) -> "View":
         """So many rows of it."""
-        return View(self.buffer, self.stage, self.row + begin, self.array[begin : begin + count])
+        return View(self.buffer, self.stage, self.row + begin, self.column, self.array[begin : begin + count])
+
+    def columns(self, begin: int, count: int) -> "View":
+        """So many columns of it."""
+        return View(self.buffer, self.stage, self.row, self.column + begin, self.array[:, begin : begin + count])
 
 
 @dataclass
