@@ -110,7 +110,7 @@ def test_what_is_refused_writes_nothing() -> None:
 
 
 def test_values_are_columns_of_keys_or_others_beside_them() -> None:
-    """MLA's v_cache is columns of k_cache: v is those of k, bit for bit, NaN too; what lies beside columns of k in one tensor is no such."""
+    """MLA's v_cache is columns of k_cache: v is those of k, bit for bit, NaN too; what lies beside k in one tensor is no such."""
     used = torch.tensor([1, 0], dtype=torch.int32)
     k, cache = torch.randn(2, 2, 1, 6), torch.zeros(2, 4, 1, 6)
     k[0, 0, 0, 1] = torch.nan
