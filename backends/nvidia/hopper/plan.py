@@ -36,7 +36,7 @@ _USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start"}
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """The schedule of a kernel over rows: see docs/nvidia-hopper.md. None without matrix products.
 
-    Keys in pages are copied by all warps of the producer where these bring nothing else, and loops load keys and values in turn; else one
+    Keys in pages are copied by all warps of the producer in the flat loop where these bring nothing else; else one
     thread asks for them. Raises UnsupportedError for choices that the chip cannot run.
     """
     if "gather" not in choices and "paged" in ir.DictAttr(kernel.attributes["tile.kernel"]) and not widens(kernel):
@@ -44,7 +44,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
             fields = _plan_rows(kernel, target, {**choices, "gather": BY_PARTS})
         except UnsupportedError:  # due to other choices, perhaps
             fields = None
-        if isinstance(fields, dict):
+        if isinstance(fields, dict) and fields["flow"] == "flat":  # others were not run on a GPU
             return fields
     return _plan_rows(kernel, target, choices)
 
