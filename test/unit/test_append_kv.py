@@ -107,3 +107,20 @@ def test_what_is_refused_writes_nothing() -> None:
         with pytest.raises(ArgumentError, match=message):
             append_kv(**given)
     assert not k_cache.any() and not v_cache.any()
+
+
+def test_values_are_columns_of_keys_or_others_beside_them() -> None:
+    """MLA's v_cache is columns of k_cache: v is those of k, bit for bit, NaN too; what lies beside k in one tensor is no such."""
+    used = torch.tensor([1, 0], dtype=torch.int32)
+    k, cache = torch.randn(2, 2, 1, 6), torch.zeros(2, 4, 1, 6)
+    k[0, 0, 0, 1] = torch.nan
+    append_kv(cache, cache[..., 1:5], k, k[..., 1:5].clone(), used)
+    assert torch.equal(cache[0, 1:3].nan_to_num(7), k[0].nan_to_num(7)) and torch.equal(cache[1, :2], k[1])
+    before = cache.clone()
+    for v, mods in ((k[..., 1:5] + 1, {}), (k[..., 1:5], dict(zip(("rotary_cos", "rotary_sin"), tables(8, 4), strict=True)))):
+        with pytest.raises(ArgumentError, match="v_cache has columns 1 to 4 of k_cache in the same memory"):
+            append_kv(cache, cache[..., 1:5], k, v, used, **mods)
+    assert torch.equal(cache.nan_to_num(7), before.nan_to_num(7))
+    both = torch.zeros(2, 4, 2, 1, 6)
+    append_kv(both[:, :, 0], both[:, :, 1], k.nan_to_num(), k.nan_to_num() + 1, used)
+    assert torch.equal(both[1, :2, 0], k[1]) and torch.equal(both[1, :2, 1], k[1] + 1)

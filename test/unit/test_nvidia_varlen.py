@@ -20,7 +20,7 @@ from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
 from attn_mlir.runtime import programs
 from generated_code import complaints
-from gpu_cases import DTYPES, GPU
+from gpu_cases import DTYPES, GPU, layer_norm
 from nvidia_fakes import BINARY, fake_gpu, moving_maps, set_apart
 from program_texts import text_of
 from varlen_cases import CASES, offsets
@@ -173,6 +173,36 @@ def test_all_warps_that_load_copy_parts_of_pages(dim: int, values: int) -> None:
     # Code of the warp that tells the others, and of those.
     assert source.count("attn::load_shared_int4(message + part * 16)") >= 2 * (1 if dim > 256 else 2) and ".z % 16 == 0) {" in source
     assert "const int part = turn + attn::warp_index() - " in source and "turn + attn::warp_index()" not in other
+
+
+@pytest.mark.parametrize(("dim", "parts"), [(64, 8), (128, 8), (160, 5)])
+def test_all_warps_that_load_copy_parts_of_pages_of_several_queries(dim: int, parts: int) -> None:
+    """One kernel for pages of any size, with the registers of others; where parts are no multiple of the warps, some copy one less."""
+    text = text_of(lambda: several_on_pages(dim, mask_mod=masks.causal("bottom_right")))
+    made: Any = driver.compile_derivative(text, "cuda", "", [])
+    (unit,) = made.units.values()
+    assert unit.schedule["gather"] == BY_PARTS and unit.schedule["producer_registers"] <= 40 and not complaints(unit.code)
+    source = unit.code.source.split("__global__")[-1]
+    assert f"turn < {parts}; turn += 4)" in source and (f"if (part >= {parts}) break;" in source) == bool(parts % 4)
+    one = made.lower_parts()  # of single queries, how pages are copied follows from their size
+    assert one is not None and one[0].schedule["gather"] == 0 and "turn += 4)" not in one[0].code.source
+
+
+def test_one_thread_asks_for_pages_where_loops_take_no_turns() -> None:
+    """Two passes load keys twice, values once; windows of a captured tensor are brought by the other warps."""
+    bias = torch.randn(16, 200)
+    for mods in ({"row": layer_norm}, {"score_mod": lambda s, b, h, i, j: s + bias[h, i - j + 100]}):
+        made: Any = driver.compile_derivative(text_of(lambda mods=mods: several_on_pages(64, **mods)), "cuda", "", [])
+        (unit,) = made.units.values()
+        assert unit.schedule.get("gather", 0) == 0 and unit.schedule["emitter"] == "hopper" and not complaints(unit.code)
+        assert "Asked" not in unit.code.source.split("__global__")[-1]
+
+
+def several_on_pages(dim: int, **mods: Any) -> Tensor:
+    """Three sequences of 30 queries together, on pages of 16."""
+    q, k, used = torch.randn(30, 16, dim).half(), torch.randn(6, 16, 1, dim).half(), torch.tensor([30, 17, 1]).int()
+    table = torch.arange(6).int().view(3, 2)
+    return attention_varlen(q, k, k, offsets([9, 20, 1]), seqused_k=used, block_table=table, **mods)
 
 
 def test_values_among_keys_are_loaded_with_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

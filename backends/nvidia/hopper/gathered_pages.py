@@ -78,9 +78,11 @@ class GatheredPages(GatheredRows):
     def reserve(self, ring: Ring, constant: str) -> None:
         """Makes room for messages about the stages of a ring. Raises UnsupportedError for blocks of fewer parts than warps."""
         super().reserve(ring, constant)
-        if ring.rows % (PAGE_ROWS * _WARPS):  # a warp without a part would not be waited for before the next message
+        if ring.rows % PAGE_ROWS or not _WARPS <= self._parts(ring) <= 32:
+            # A warp without a part would not be waited for before the next message; a lane looks for one page.
             raise UnsupportedError(
-                f"hopper: each warp copies as many parts of pages, of {PAGE_ROWS * _WARPS} rows or some multiple, not {ring.rows}"
+                f"hopper: each warp copies parts of pages where a block has {PAGE_ROWS * _WARPS} to {32 * PAGE_ROWS} rows, "
+                f"a multiple of {PAGE_ROWS}, not {ring.rows}"
             )
 
     def _bytes(self, ring: Ring) -> int:
@@ -120,8 +122,12 @@ class GatheredPages(GatheredRows):
     def _copy(self, ring: Ring, head: str, iteration: str, gatherer: str) -> None:
         core, boxes = self.core, of_ring(ring, iteration)
         # One lane asks for all: the stage may be used again before another lane has seen this phase of `Asked`, or read its message.
+        parts = self._parts(ring)
         core.writer.line("attn::warp_sync();", "#pragma unroll")
-        with core.writer.block(f"for (int turn = 0; turn < {self._parts(ring)}; turn += {_WARPS})"):
-            core.writer.line(f"const int part = turn + {gatherer};", "const int4 told = attn::load_shared_int4(message + part * 16);")
+        with core.writer.block(f"for (int turn = 0; turn < {parts}; turn += {_WARPS})"):
+            core.writer.line(f"const int part = turn + {gatherer};")
+            if parts % _WARPS:
+                core.writer.line(f"if (part >= {parts}) break;")
+            core.writer.line("const int4 told = attn::load_shared_int4(message + part * 16);")
             with core.writer.block("if (lane == 0)"):
                 copy_part(core, ring, boxes, "part", ("told.y", "told.w", "told.x"), "told.z")

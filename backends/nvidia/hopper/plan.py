@@ -8,6 +8,7 @@ from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.input_limits import PAGE_ROWS
 from attn_mlir.backends.gpu.passes.share_reciprocals import SHARED
+from attn_mlir.backends.gpu.program import BY_PARTS, BY_ROWS
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
@@ -35,8 +36,21 @@ _USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start"}
 def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
     """The schedule of a kernel over rows: see docs/nvidia-hopper.md. None without matrix products.
 
-    Raises UnsupportedError for choices that the chip cannot run.
+    Keys in pages are copied by all warps of the producer in the flat loop where these bring nothing else; else one
+    thread asks for them. Raises UnsupportedError for choices that the chip cannot run.
     """
+    if "gather" not in choices and "paged" in ir.DictAttr(kernel.attributes["tile.kernel"]) and not widens(kernel):
+        try:
+            fields = _plan_rows(kernel, target, {**choices, "gather": BY_PARTS})
+        except UnsupportedError:  # due to other choices, perhaps
+            fields = None
+        if isinstance(fields, dict) and fields["flow"] == "flat":  # others were not run on a GPU
+            return fields
+    return _plan_rows(kernel, target, choices)
+
+
+def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
+    """See `plan_rows`."""
     sizes = ir.DictAttr(kernel.attributes["tile.kernel"])
     rows, keys = (ir.IntegerAttr(sizes[name]).value for name in ("block_q", "block_kv"))
     dots = find_all(kernel, *DOTS)
@@ -64,7 +78,7 @@ def plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, 
     if find_all(kernel, "attn.kept"):
         fields["dropout"] = able["dropout"]
     fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
-    if choices.get("gather") and warpgroups in GATHERING:
+    if choices.get("gather") and warpgroups in GATHERING and (warpgroups == 1 or choices["gather"] == BY_ROWS):
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if wide:
         made = (thresholds.WIDENED_STAGES[0], *thresholds.WIDENING[warpgroups])

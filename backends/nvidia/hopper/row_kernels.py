@@ -123,6 +123,8 @@ class RowsKernel:
         if self.core.cluster > 1:
             self._share_columns()
         self._rings(self.kernel)
+        if self.memory.gathered is not None:
+            self._check_turns(self.kernel)
         if self.memory.widened is not None:
             self.memory.widened.allocate()
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
@@ -190,6 +192,16 @@ class RowsKernel:
                 if inner.name == "tile.load" and op.name != "func.func" and self._brings(inner):
                     self.memory.ring(inner, self.stages)
                 self._rings(inner)
+
+    def _check_turns(self, op: ir.Operation) -> None:
+        """Raises UnsupportedError where rings are not filled in turn, as warps that copy pages wait for their messages (`workers`)."""
+        rings = list(self.memory.rings.values())
+        for block in (block for region in op.regions for block in region.blocks):
+            loads = [inner for inner in operations(block) if inner.name == "tile.load" and op.name != "func.func" and self._brings(inner)]
+            if loads and [self.memory.ring(load, self.stages) for load in loads] != rings:
+                raise UnsupportedError("hopper: all warps of the producer copy pages of loops that load one block of each tensor in turn")
+            for inner in operations(block):
+                self._check_turns(inner)
 
     def _brings(self, load: ir.Operation) -> bool:
         """Whether a load in a loop has a ring of its own."""

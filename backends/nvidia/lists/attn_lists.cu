@@ -30,6 +30,12 @@ struct AttnLists {
 // The sequence of a query, and how many keys it may see, none if it is in none.
 __device__ __forceinline__ int attn_owner(const AttnLists &f, int query, int *limit) {
   int low = 0, high = f.sequences;
+  const int guess = min(query, high - 1);  // right where each sequence before has one query: two reads at once in place of some in turn
+  const int begin = f.q_begins[guess], next = guess + 1 < high ? f.q_begins[guess + 1] : query + 1;
+  if (begin <= query && query < next) {
+    low = guess;
+    high = guess + 1;
+  }
   while (high - low > 1) {
     const int middle = (low + high) / 2;
     if (f.q_begins[middle] <= query)
@@ -123,6 +129,8 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   const int whole = blockIdx.x * (blockDim.x / T) + group;
   const bool there = whole < f.total;  // a group without a list meets the others
   const int number = there ? whole : 0, l = number % f.lists, h = number / f.lists % f.heads, b = number / f.lists / f.heads;
+  int limit = f.kv_len, owner = 0;
+  if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);  // on its way while the list is read
   for (int w = t; w < words; w += T) bitmap[w] = 0;
   if (t == 0) *keys_seen = 0;
   if (f.cursor && whole == 0 && t == 0) *f.cursor = 0;
@@ -150,13 +158,10 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
   int bits = 0;
   for (int w = first; w < last; ++w) bits += __popc(bitmap[w]);
   int entries, place = attn_before<T>(bits, sums, &entries);
-  int limit = f.kv_len;
   if (f.causal) {
     const attn_wide query = min(((attn_wide)l + 1) * f.queries, (attn_wide)f.q_len) - 1;
     limit = (int)max(min(query + f.shift + 1, (attn_wide)f.kv_len), (attn_wide)0);
   }
-  int owner = 0;
-  if (f.sequences) owner = attn_owner(f, f.lists > 1 ? l : b, &limit);
   int below = 0;
   for (int w = first; w < last; ++w)
     for (unsigned left = bitmap[w]; left; left &= left - 1) {

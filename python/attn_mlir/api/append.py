@@ -34,6 +34,9 @@ def append_kv(
     rotary_cos, rotary_sin: [positions, R / 2] tables that rotate the first R channels of k and of q, [B, n_q, Hq, D], whose rows are at
     positions seqused_k[b], seqused_k[b] + 1, ...; channel i is paired with i + R / 2, or if `interleaved` 2 i with 2 i + 1.
 
+    v_cache may be columns of k_cache (`k_cache[..., :512]`, MLA's), if v is those of k: another v, or what a rotation changes, is an error
+    where values are looked at, and takes the place of k's columns elsewhere.
+
     It has no gradients. On the CPU everything is checked before anything is written. On a GPU nothing waits for lengths and tables, so that
     it can be part of a CUDA graph: what they lead outside of caches is not written; `ATTN_MLIR_CHECK=1` checks them there, too.
     """
@@ -59,11 +62,29 @@ def append_kv(
     with torch.no_grad():
         k, v = (_apart(x, k_cache, v_cache) for x in (k, v))
         if looks:
+            _check_columns(k_cache, v_cache, k, v)
             k_cache[entry, slot] = k.to(k_cache.dtype)
             v_cache[entry, slot] = v
         else:
             _write_inside(((k_cache, k.to(k_cache.dtype)), (v_cache, v)), entry, slot)
     return q
+
+
+def _check_columns(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor) -> None:
+    """Raises ArgumentError where v_cache is columns of k_cache, and v is not these of k, over which it would be written."""
+    step, size = v_cache.data_ptr() - k_cache.data_ptr(), k_cache.element_size()
+    if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1 or step % size:
+        return
+    first = step // size  # v_cache's first column among those of k_cache
+    begin, end = max(first, 0), min(first + v.shape[3], k.shape[3])
+    if begin >= end:
+        return
+    of_k, of_v = (x.contiguous().view(torch.uint8) for x in (k[..., begin:end], v[..., begin - first : end - first]))
+    if not torch.equal(of_k, of_v):
+        raise ArgumentError(
+            f"v_cache has columns {begin} to {end - 1} of k_cache in the same memory, and v (or k, rotated) has others there: "
+            "pass these columns of k as v, or give v_cache memory of its own"
+        )
 
 
 def _apart(x: Tensor, *caches: Tensor) -> Tensor:
