@@ -219,6 +219,11 @@ static void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int 
   arrivals[barrier / 8].bytes -= map->rows * map->columns * 2;
   barrier_turn(barrier);
 }
+static void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  memcpy(memory + to, from, bytes);
+  arrivals[barrier / 8].bytes -= bytes;
+  barrier_turn(barrier);
+}
 static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int Pending> static void wgmma_wait() {}

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.prepared import PREPARED, describe
-from attn_mlir.backends.gpu.structure import body, is_tile, operations
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
+from attn_mlir.backends.nvidia.passes.number_rows import move_rows
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
 from attn_mlir.dialects.tile.names import DOTS
@@ -51,6 +52,12 @@ class PrepareChunks(Pass):
         return True
 
 
+def _makes_rows(op: ir.Operation) -> bool:
+    """Whether numbers of f32, one for each row, are all that an op makes."""
+    types = [result.type for result in op.results]
+    return bool(types) and all(is_row(type_) and isinstance(ir.RankedTensorType(type_).element_type, ir.F32Type) for type_ in types)
+
+
 def _shape(tile: ir.Value) -> list[int]:
     return list(ir.RankedTensorType(tile.type).shape)
 
@@ -80,7 +87,12 @@ class _Split:
         if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
-        return made if made.crossing and made.segment % (made.size * chunks) == 0 else None
+        if not made.crossing or made.segment % (made.size * chunks):
+            return None
+        needed = made.needed()
+        for op in [op for op in made.steps if op in needed and op.name == "tile.map" and len(list(op.operands)) == 2]:
+            move_rows(op, read=True)
+        return _Split(function, loops[0], chunks)
 
     def __init__(self, function: ir.Operation, loop: ir.Operation, chunks: int) -> None:
         self.function, self.loop, self.chunks = function, loop, chunks
@@ -106,7 +118,9 @@ class _Split:
         return found
 
     def _crossing(self) -> list[_Crossing]:
-        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state."""
+        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state, and the numbers of rows
+        that these need: warps that make such numbers in the scan let its products wait.
+        """
         costly: set[ir.Value] = set()
         for op in self.steps:
             reads = [value for each in _all(op) for value in each.operands]
@@ -122,7 +136,13 @@ class _Split:
                             found[value, op.name == _SOLVE and number == 0] = None
         shapes = [_shape(value) for value, _ in found]
         fits = self._place() and all(len(shape) == 1 or shape[0] == self.size for shape in shapes)
-        return list(found) if fits and any(inverse for _, inverse in found) else []
+        if not fits or not any(inverse for _, inverse in found):
+            return []
+        rows = {result for op in self.steps if _makes_rows(op) and op not in self.dependent for result in op.results}
+        needed = self.needed({value for value, _ in found} | rows)
+        read = [value for op in self.steps if op in needed for each in _all(op) for value in each.operands]
+        found |= {(value, False): None for value in read if value in rows}
+        return list(found)
 
     # ---- both kernels
 
@@ -287,7 +307,7 @@ class _Split:
 
     def _scan(self, mapping: dict[ir.Value, ir.Value], tensors: Iterator[ir.Value]) -> None:
         """A chunk: first what it makes without the state, so that rows have their numbers together, then all else."""
-        needed = self._needed()
+        needed = self.needed()
         place: list[ir.Value] = []
         loaded: dict[ir.Value, list[ir.Value]] = {}
         for op in [*(op for op in self.steps if op not in self.dependent), *(op for op in self.steps if op in self.dependent)]:
@@ -307,11 +327,11 @@ class _Split:
             else:
                 clone_op(op, mapping)
 
-    def _needed(self) -> set[ir.Operation]:
+    def needed(self, loaded: Container[ir.Value] | None = None) -> set[ir.Operation]:
         """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
         wanted = [op for op in self.steps if op in self.dependent]
         wanted += [made for value in self._place() if (made := self._maker(value)) is not None]
-        return self._closure(wanted, {value for value, _ in self.crossing})
+        return self._closure(wanted, {value for value, _ in self.crossing} if loaded is None else loaded)
 
     def _closure(self, first: Iterable[ir.Operation], stop: Container[ir.Value] = ()) -> set[ir.Operation]:
         """Ops of the loop, and what they need of it but for the values of `stop`."""

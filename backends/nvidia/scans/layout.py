@@ -1,6 +1,6 @@
 """Where the tiles of a chunk scan are: products and states in registers, 16-bit tiles, rows and what others read in shared memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import residuals
@@ -133,6 +133,8 @@ class WarpScanLayout:
 
     align = _ALIGN
     """Where tiles begin: at multiples of it."""
+    brought: Mapping[ir.Operation, ir.Operation] = {}
+    """Maps whose numbers come as they were stored, with their reads."""
 
     def __init__(self, kernel: ir.Operation, pieces: int, stages: int, warps: int) -> None:
         """`pieces` of f32 where it is multiplied; `stages`: in how many places loops load the tiles of a chunk before they are needed."""

@@ -89,7 +89,7 @@ class ScanTraffic:
         """Loads the numbers that maps of the next chunk read of each row, or asks for them: their first reader would wait for memory."""
         core, lines = self.core, dict[str, None]()
         for op in operations(body(loop)):
-            if op.name != "tile.map":
+            if op.name != "tile.map" or op in self.layout.brought:
                 continue
             block, rows = body(op), extents(op)[0]
             for read in operations(block):

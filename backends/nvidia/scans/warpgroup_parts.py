@@ -214,7 +214,9 @@ class WarpgroupTraffic(ScanTraffic):
         if not core.of_groups.by_tma:
             super().copy(loads)
             return
+        brought = core.of_groups.brought
         size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
+        size += sum(4 * extents(op)[0] for op in brought)
         first = self.layout.row_threads if core.of_groups.halved else 0
         lines = [f"if (threadIdx.x == {first}) {{", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
         for load in loads:
@@ -231,6 +233,13 @@ class WarpgroupTraffic(ScanTraffic):
                 to = f"attn::shared_address({core.at(home)}){f' + {atom * atom_bytes}' if atom else ''}"
                 at = f"{column} + {atom * ATOM}" if atom else column
                 lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
+        for op, read in brought.items():
+            with core.scope(None):
+                core.scalars.bind(body(op).arguments[0], "0")
+                tensor, *indices = list(read.operands)
+                source = core.address(tensor, [core.value(index) for index in indices], core.aligned(tensor))
+            to = f"attn::shared_address({core.at(core.layout.places[op.results[0]])})"
+            lines.append(f"  attn::bulk_load({to}, {source}, {4 * extents(op)[0]}, {core.arrival});")
         core.writer.line(*lines, "}")
 
     def _cut(self, op: ir.Operation, load: ir.Operation) -> None:

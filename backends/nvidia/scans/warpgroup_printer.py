@@ -83,16 +83,35 @@ class WarpgroupPrinter(ScanPrinter):
     def _help(self, loop: ir.Operation) -> None:
         """What is loaded of each chunk, and numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
-        halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
-        some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
         for value in quotients(loop):  # the compiler leaves them in the loop, before copies are asked for: some 150 cycles for each
             core.value(value)
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
-        self._numbers(loop)
         at, begin, end, step = self._turns(loop)
         # The warps that multiply have read the stage, and left in it what is stored of the chunk that it held.
         free = f"attn::named_sync({self._empty} + stage, {self.layout.all_threads});"
+        if core.of_groups.numbered:
+            self._help_with_numbers(loop, (at, begin, end, step), free)
+            return
+        core.writer.line(f"int stage = 0, {at} = {begin};", "#pragma unroll 1")
+        with core.scope(f"for (; {at} < {end}; {at} += {step}, {_next(stages)})"):
+            with core.scope(f"if ({at} >= {begin} + {stages} * {step})"):
+                core.writer.line(free)
+                if stores:  # rows are in memory before those of the next chunk of the stage take their place, or its tiles
+                    core.writer.line(f"give({at} - {stages} * {step}, stage);")
+                    core.writer.line(*["attn::fence_proxy_async();"] * bool(core.of_groups.in_place))
+                    core.writer.line(f"attn::named_sync({self._given}, {self._givers});")
+            core.writer.line(f"fetch({at}, stage);")
+        with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
+            core.writer.line(free, f"give({at} - n * {step}, stage);")
+
+    def _help_with_numbers(self, loop: ir.Operation, turns: tuple[str, str, str, str], free: str) -> None:
+        """Where these warps also make numbers of rows, or cut matrices."""
+        core, stages = self.groups, self.layout.stages
+        halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
+        some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
+        self._numbers(loop)
+        at, begin, end, step = turns
         used = f"{at} >= {begin} + {stages} * {step}"
         core.writer.line(f"int stage = 0, {at} = {begin};")
         if stages > 2:  # while tiles of a chunk come, numbers of the chunk before are made
@@ -183,7 +202,8 @@ class WarpgroupPrinter(ScanPrinter):
             core.scalars.bind(body(op).arguments[0], at)
             self._print(core.of_groups.leading)
             # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
+            if core.of_groups.numbered:
+                core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
             self.block(body(op))
