@@ -33,6 +33,8 @@ class ScanGrid:
     rows: int
     columns: int
     warps: int
+    tall: bool = False
+    """Whether all warps share rows alone."""
 
     @property
     def _fits(self) -> list[int]:
@@ -47,7 +49,7 @@ class ScanGrid:
     @property
     def down(self) -> int:
         """Warps along rows: what one of them reads of both factors is least."""
-        return min(self._fits, key=lambda d: (self.rows // d + self.columns * d // self.warps, d))
+        return self.warps if self.tall else min(self._fits, key=lambda d: (self.rows // d + self.columns * d // self.warps, d))
 
     @property
     def across(self) -> int:
