@@ -274,6 +274,4 @@ static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16);
 static void copy_4(unsigned char *to, const float *from) { memcpy(to, from, 4); }
 static void bring_near(const void *) {}
 static void wait_copies() {}
-static void commit_copies() {}
-template <int Pending> static void await_copies() {}
 } // namespace attn

@@ -80,7 +80,7 @@ class ScanCore(ViewCore[str]):
         """A scope for each row `i` of a thread, of `length` and no more than `count`. Without a loop where each thread has one at most:
         the compiler would unroll it.
         """
-        threads = self.layout.row_threads
+        threads = self.layout.threads
         end = f"min({length}, {count})" if count else str(length)
         if length <= threads:
             return self.scope(f"if (const int i = threadIdx.x; i < {end})")

@@ -172,11 +172,6 @@ class WarpScanLayout:
         return 32 * self.warps
 
     @property
-    def row_threads(self) -> int:
-        """Those that make numbers of rows."""
-        return self.threads
-
-    @property
     def all_threads(self) -> int:
         """Of a thread block; `threads` are those that copy tiles and make numbers of rows."""
         return self.threads

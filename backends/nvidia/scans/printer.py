@@ -312,7 +312,7 @@ class ScanPrinter:
         home = self.layout.places[argument]
         core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
         core.writer.line(
-            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads})",
+            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads})",
             f"  {core.item_of(home, 'i')} = {core.row_item(start, 'i')};",
         )
 

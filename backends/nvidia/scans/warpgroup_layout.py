@@ -21,9 +21,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
-"""Warps that copy tiles and make numbers of rows."""
-_ROW_THREADS = 64
-"""Threads that make numbers of rows where other warps do the rest of the help."""
+"""Warps that have tiles brought, and take rows to memory."""
 ATOM = 64
 """Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
@@ -70,16 +68,14 @@ class WarpgroupLayout(WarpScanLayout):
         self.brought = brought_rows(loops[0], _prepared(kernel)) if self.by_tma else {}
         """Numbers of rows that a kernel before this one stored and that come with the tiles: maps that only read them, with the reads."""
         self.helping = [op for op in operations(body(loops[0])) if op in found and op not in self.brought]
-        """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
+        """The ops of a turn that warps beside those that multiply do, a chunk ahead: numbers of rows, where threads copy tiles."""
+        if self.by_tma and any(is_tile(value) for op in self.helping for value in op.results):
+            raise UnsupportedError("scans: numbers of rows that no kernel before stored")
         self.in_place = {op: load for op in self.given if (load := self._dead_at(op)) is not None} if in_place else {}
         """The stores of a turn whose rows take the places of these loaded tiles."""
         if in_place and not self.in_place:
             raise UnsupportedError("scans: no loaded tile leaves its place to what is stored")
         super().__init__(kernel, pieces, stages, HELPERS)
-        self.halved = self.by_tma and self.numbered and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
-        """Whether half of the warps that help make numbers of rows, while the others ask for tiles and take rows to memory: one after the
-        other these take longer than the products of a chunk. What a number is made of is then copied by the threads that make it.
-        """
         self.places.update({(op, "rows"): self.places[load.results[0]] for op, load in self.in_place.items()})
         self.arrivals = -(-self.size // 8) * 8
         """Where the barriers of stages are at which TMA's tiles arrive."""
@@ -88,16 +84,6 @@ class WarpgroupLayout(WarpScanLayout):
             self._check_op(op)
 
     # ---- tiles
-
-    @property
-    def numbered(self) -> bool:
-        """Whether warps that help make numbers of rows, or cut matrices."""
-        return not self.by_tma or any(is_tile(value) for op in self.helping for value in op.results)
-
-    @property
-    def row_threads(self) -> int:
-        """Those that make numbers of rows."""
-        return _ROW_THREADS if self.halved else self.threads
 
     @property
     def all_threads(self) -> int:

@@ -1,7 +1,8 @@
 """Maps, loads and stores of chunk scans whose products warpgroups make (wgmma), and which products are in flight."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
@@ -12,14 +13,28 @@ from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayout
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
 HELPING, MULTIPLYING, FULL = 1, 2, 3
 """Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after."""
+STEPWISE = False
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"
+
+
+@dataclass(frozen=True, eq=False)
+class Later:
+    """A map whose results are factors of products alone: `pack` prints it for parts of 8 rows, from one to another, of `wide`.
+
+    `sources`: the registers that it reads, which may not change before.
+    """
+
+    pack: Callable[[int, int], None]
+    wide: int
+    sources: frozenset[str]
 
 
 class WarpgroupCore(ScanCore):
@@ -31,6 +46,8 @@ class WarpgroupCore(ScanCore):
         self.factors: dict[ir.Value, str] = {}
         self.instructions: dict[str, str] = {}
         """The text of the wgmma wrappers that the code calls, by name."""
+        self.later: dict[ir.Value, Later] = {}
+        """Factors of products that are packed between the instructions that take them."""
         self._running: list[tuple[str, ...]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
         self._meeting = HELPING
@@ -46,9 +63,16 @@ class WarpgroupCore(ScanCore):
 
     def meet(self) -> None:
         """The threads that help, or those that multiply."""
-        count = self.layout.row_threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
+        count = self.layout.threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
+
+    def pack_now(self, kept: Collection["Later"] = ()) -> None:
+        """Packs all that is left for later, but for those."""
+        for each in dict.fromkeys(self.later.values()):
+            if each not in kept:
+                each.pack(0, each.wide)
+        self.later = {value: each for value, each in self.later.items() if each in kept}
 
     def started(self, sums: str, *factors: str) -> None:
         """A group of products was committed."""
@@ -125,10 +149,33 @@ class WarpgroupMaps(ScanMaps):
                 core.writer.line(f"uint32_t {core.factors[result]}[{grid.registers // 2}];")
             else:
                 self.declare(result)
+        later = Later(
+            lambda first, last: self._parts(op, grid, near, made, (first, last)),
+            grid.wide,
+            frozenset(core.tiles[read.operands[0]] for read in own if read.operands[0] in core.tiles),
+        )
+        carries = any(isinstance(read.operands[0].owner, ir.Block) for read in own)
+        if STEPWISE and not carries and len(halves) == len(made) and all(_is_factor(result) for result in halves):
+            core.later.update(dict.fromkeys(halves, later))
+        else:
+            later.pack(0, grid.wide)
+
+    def _parts(
+        self,
+        op: ir.Operation,
+        grid: TurnedGrid,
+        near: dict[ir.Value, str],
+        made: list[tuple[ir.Value, ir.Value]],
+        parts: tuple[int, int],
+    ) -> None:
+        """Parts of 8 rows of a map, from one to another."""
+        core, block = self.groups, body(op)
+        halves = [result for _, result in made if element_of(result) in HALVES]
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.value(value)
-            with core.unrolled("n", grid.wide):
+            core.writer.line("#pragma unroll")
+            with core.scope(f"for (int n = {parts[0]}; n < {parts[1]}; ++n)"):
                 pairs = {result: core.names.fresh("made") for result in halves}
                 core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
                 with core.unrolled("c", 2):
@@ -177,6 +224,12 @@ class WarpgroupMaps(ScanMaps):
             core.element, core.grid = None, None
 
 
+def _is_factor(value: ir.Value) -> bool:
+    """Whether products alone read a tile, as what they find in registers."""
+    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
+    return bool(uses) and all(op.name in DOTS and number == len(list(op.operands)) - 1 for op, number in uses)
+
+
 class WarpgroupTraffic(ScanTraffic):
     """Prints loads to atoms, which TMA copies or threads, and stores of registers."""
 
@@ -217,8 +270,7 @@ class WarpgroupTraffic(ScanTraffic):
         brought = core.of_groups.brought
         size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
         size += sum(4 * extents(op)[0] for op in brought)
-        first = self.layout.row_threads if core.of_groups.halved else 0
-        lines = [f"if (threadIdx.x == {first}) {{", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
+        lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
         for load in loads:
             home = core.layout.places[load.results[0]]
             (rows, columns), view = shape_of(load.results[0]), core.view(load.operands[0])
@@ -284,7 +336,6 @@ class WarpgroupTraffic(ScanTraffic):
             for op in stores:
                 (rows, columns), home = shape_of(op.operands[0]), core.at(core.layout.places[op, "rows"])
                 base, stride, count = self._target(op)
-                first = f", {self.layout.row_threads}" if core.of_groups.halved else ""
-                core.writer.line(f"attn::store_atoms<{rows}, {columns}{first}>({home}, {base}, {stride}, {count});")
+                core.writer.line(f"attn::store_atoms<{rows}, {columns}>({home}, {base}, {stride}, {count});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
