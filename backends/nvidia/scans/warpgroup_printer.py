@@ -19,7 +19,11 @@ from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     elements_of,
 )
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+
+_BARRIERS = 16
+"""Named barriers of a thread block."""
 
 
 class WarpgroupPrinter(ScanPrinter):
@@ -31,6 +35,8 @@ class WarpgroupPrinter(ScanPrinter):
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
         self._first: dict[ir.Operation, ir.Operation] = {}
+        if self._given >= _BARRIERS:
+            raise UnsupportedError(f"scans: {self.layout.stages} stages need more named barriers than the {_BARRIERS} of a thread block")
 
     def block(self, block: ir.Block) -> None:
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
