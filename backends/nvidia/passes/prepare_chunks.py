@@ -8,13 +8,14 @@ from attn_mlir.backends.gpu.prepared import PREPARED, describe
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.number_rows import move_rows
+from attn_mlir.backends.nvidia.tile_pieces import cut_tile, product_of_pieces
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
 from attn_mlir.dialects.tile.names import DOTS
-from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
+from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
-from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 
 _SOLVE = "tile.solve_unit"
 _STEP = 32
@@ -30,7 +31,8 @@ _Crossing = tuple[ir.Value, bool]
 @dataclass(frozen=True)
 class PrepareChunks(Pass):
     """Cuts kernels of delta rules over 16-bit tensors in two: the first makes, for all chunks at the same time, the tiles that need
-    matrix products, or the decays of channels, and no state, among them the inverses of triangles; the second one scans, and loads them.
+    matrix products, or the decays of channels, and no state, among them the inverses of triangles, and numbers of rows; the second one
+    scans, and loads them.
 
     (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
     becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole
@@ -282,7 +284,7 @@ class _Split:
         identity = build.map_(extents, [triangle.type], [], [], one)[0][0]
         inverse = build.solve_unit(triangle, identity, upper)
         inverse.owner.operation.attributes[INVERSE] = ir.UnitAttr.get()
-        return _cut(inverse)
+        return cut_tile(inverse)
 
     def _second(self, name: str, types: list[ir.Type]) -> None:
         function, block = self._function(f"{name}_scan", self.inputs, [*types, *(value.type for value in self.outputs)])
@@ -323,7 +325,7 @@ class _Split:
                     if not inverse:
                         mapping[value] = loaded[value][0]
             if op.name == _SOLVE:
-                mapping[op.results[0]] = _product(loaded[op.operands[0]], mapping[op.operands[1]])
+                mapping[op.results[0]] = product_of_pieces(loaded[op.operands[0]], mapping[op.operands[1]])
             else:
                 clone_op(op, mapping)
 
@@ -364,28 +366,6 @@ def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
     dynamic = ir.ShapedType.get_dynamic_size()
     layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * (tile.rank + 2))
     return ir.MemRefType.get([dynamic] * 3 + list(tile.shape)[1:], element, layout)
-
-
-def _cut(tile: ir.Value) -> list[ir.Value]:
-    """Two pieces of bf16, of which the second is the residual of the first."""
-    narrow, wide = ir.BF16Type.get(), ir.F32Type.get()
-
-    def pieces(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-        x = tensor.ExtractOp(tile, [i, j]).result
-        high = cast_float(x, narrow)
-        return [high, cast_float(arith.SubFOp(x, cast_float(high, wide)).result, narrow)], []
-
-    shape = ir.RankedTensorType(tile.type).shape
-    return build.map_([constant_index(n) for n in shape], [ir.RankedTensorType.get(shape, narrow)] * 2, [], [], pieces)[0]
-
-
-def _product(inverse: list[ir.Value], right: ir.Value) -> ir.Value:
-    """T R of two pieces each, the smallest products first."""
-    high, low = _cut(right)
-    score = ir.RankedTensorType(right.type).element_type
-    made = build.dot(inverse[1], high, score, transpose_b=False)
-    made = build.dot_accumulate(made, None, inverse[0], low)
-    return build.dot_accumulate(made, None, inverse[0], high)
 
 
 class _Copier:

@@ -88,10 +88,9 @@ class AtomPrinter(ScanPrinter):
         name = self.maps.declare(op.results[0], "product")
         wrapper = wgmma_name(_ROWS, "shared", element)
         core.instructions[wrapper] = wgmma(_ROWS, "shared", element)
-        factors = [
-            SharedOperand(f"attn::shared_address({core.at(core.layout.places[value])})", 2 * ATOM * _ROWS) for value in (left, right)
-        ]
-        core.writer.line("attn::wgmma_begin();", *product(name, _ROWS, depth, *factors, element, clear=True), "attn::wgmma_commit();")
+        places = [core.at(core.layout.places[value]) for value in (left, right)]
+        a, b = (SharedOperand(f"attn::shared_address({place})", 2 * ATOM * _ROWS) for place in places)
+        core.writer.line("attn::wgmma_begin();", *product(name, _ROWS, depth, a, b, element, clear=True), "attn::wgmma_commit();")
         self._running.append(name)
         steps = operations(op.block)
         after = steps[steps.index(op) + 1]

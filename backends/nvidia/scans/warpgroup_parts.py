@@ -1,8 +1,7 @@
 """Maps, loads and stores of chunk scans whose products warpgroups make (wgmma), and which products are in flight."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
@@ -13,28 +12,14 @@ from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayout
-from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
 HELPING, MULTIPLYING, FULL = 1, 2, 3
 """Named barriers: of threads that help, of those that multiply, and of both: the first stage is full. Those of empty stages come after."""
-STEPWISE = False
 _ROW = "i = 8 * n + 2 * (lane % 4) + c"
 _COLUMN = "j = 16 * warp + 8 * r + lane / 4"
 ITEM = "4 * n + 2 * r + c"
-
-
-@dataclass(frozen=True, eq=False)
-class Later:
-    """A map whose results are factors of products alone: `pack` prints it for parts of 8 rows, from one to another, of `wide`.
-
-    `sources`: the registers that it reads, which may not change before.
-    """
-
-    pack: Callable[[int, int], None]
-    wide: int
-    sources: frozenset[str]
 
 
 class WarpgroupCore(ScanCore):
@@ -46,8 +31,6 @@ class WarpgroupCore(ScanCore):
         self.factors: dict[ir.Value, str] = {}
         self.instructions: dict[str, str] = {}
         """The text of the wgmma wrappers that the code calls, by name."""
-        self.later: dict[ir.Value, Later] = {}
-        """Factors of products that are packed between the instructions that take them."""
         self._running: list[tuple[str, ...]] = []
         """The sums and the packed factors of groups of products in flight, in their order."""
         self._meeting = HELPING
@@ -66,13 +49,6 @@ class WarpgroupCore(ScanCore):
         count = self.layout.threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
-
-    def pack_now(self, kept: Collection["Later"] = ()) -> None:
-        """Packs all that is left for later, but for those."""
-        for each in dict.fromkeys(self.later.values()):
-            if each not in kept:
-                each.pack(0, each.wide)
-        self.later = {value: each for value, each in self.later.items() if each in kept}
 
     def started(self, sums: str, *factors: str) -> None:
         """A group of products was committed."""
@@ -149,33 +125,10 @@ class WarpgroupMaps(ScanMaps):
                 core.writer.line(f"uint32_t {core.factors[result]}[{grid.registers // 2}];")
             else:
                 self.declare(result)
-        later = Later(
-            lambda first, last: self._parts(op, grid, near, made, (first, last)),
-            grid.wide,
-            frozenset(core.tiles[read.operands[0]] for read in own if read.operands[0] in core.tiles),
-        )
-        carries = any(isinstance(read.operands[0].owner, ir.Block) for read in own)
-        if STEPWISE and not carries and len(halves) == len(made) and all(_is_factor(result) for result in halves):
-            core.later.update(dict.fromkeys(halves, later))
-        else:
-            later.pack(0, grid.wide)
-
-    def _parts(
-        self,
-        op: ir.Operation,
-        grid: TurnedGrid,
-        near: dict[ir.Value, str],
-        made: list[tuple[ir.Value, ir.Value]],
-        parts: tuple[int, int],
-    ) -> None:
-        """Parts of 8 rows of a map, from one to another."""
-        core, block = self.groups, body(op)
-        halves = [result for _, result in made if element_of(result) in HALVES]
         with core.scope(None):
             for value in frontier(block, dependence(block), frozenset()):
                 core.value(value)
-            core.writer.line("#pragma unroll")
-            with core.scope(f"for (int n = {parts[0]}; n < {parts[1]}; ++n)"):
+            with core.unrolled("n", grid.wide):
                 pairs = {result: core.names.fresh("made") for result in halves}
                 core.writer.line(*(f"float {name}[2][2];" for name in pairs.values()))
                 with core.unrolled("c", 2):
@@ -222,12 +175,6 @@ class WarpgroupMaps(ScanMaps):
                 else:
                     core.writer.line(f"{core.tiles[result]}[{ITEM}] = {core.value(value)};")
             core.element, core.grid = None, None
-
-
-def _is_factor(value: ir.Value) -> bool:
-    """Whether products alone read a tile, as what they find in registers."""
-    uses = [(use.owner.operation, use.operand_number) for use in value.uses]
-    return bool(uses) and all(op.name in DOTS and number == len(list(op.operands)) - 1 for op, number in uses)
 
 
 class WarpgroupTraffic(ScanTraffic):

@@ -171,11 +171,6 @@ class WarpgroupPrinter(ScanPrinter):
         ops = [self._first.pop(op), op] if op in self._first else [op]
         a, before = list(op.operands)[-2], list(ops[0].operands)[:-2]
         factors, home = [self.pairs.pairs_of(each.operands[-1]) for each in ops], core.layout.places[a]
-        later = dict.fromkeys(core.later[each.operands[-1]] for each in ops if each.operands[-1] in core.later)
-        if any(value in core.tiles and core.tiles[value] in each.sources for value in before for each in later):
-            later = {}
-        core.pack_now(later)
-        core.later = {}
         residual = self._is_residual(op)
         name = core.tiles[result] = self._sum(ops[0], ops[0].results[0], before)
         core.touch([(home, False, "")])
@@ -194,12 +189,8 @@ class WarpgroupPrinter(ScanPrinter):
             (first, *others), *more = texts
             texts = [[first.replace(", 1);", ", 0);"), *others], *more]
         descriptor = product(sums, rows, depth, factors[0], operand, element)[1]
-        core.writer.line(*["attn::wgmma_begin();"] * (not later), "{", descriptor)
-        for step, lines in enumerate(zip(*texts, strict=True)):
-            for each in later:
-                each.pack(2 * step, 2 * step + 2)
-            core.writer.line(*["attn::wgmma_begin();"] * bool(later), *lines)
-        core.writer.line("}", "attn::wgmma_commit();")
+        core.writer.line("attn::wgmma_begin();", "{", descriptor, *(line for lines in zip(*texts, strict=True) for line in lines), "}")
+        core.writer.line("attn::wgmma_commit();")
         core.started(sums, *factors)
         if residual:
             core.await_sums(sums)
