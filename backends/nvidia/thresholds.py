@@ -285,7 +285,7 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-rows.md")] = {
-    "whole": 1.8, "segments": 6.8, "round": 25.0, "state": 3.1, "launches": 3.0,
+    "whole": 1.8, "segments": 7.0, "round": 22.0, "state": 3.1, "launches": 0.0,
 }  # fmt: skip
 """Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of what these three take before and after their chunks,
 for each round of programs; of a state between segments; of other launches."""
