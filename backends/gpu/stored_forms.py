@@ -33,10 +33,23 @@ class StoredForms:
         """Numbers the ops of a block; what it ends with says what it makes, as its ops have no effects but stores."""
         number = 0
         for op in operations(block):
+            if op.name == "tile.map" and not list(ir.ArrayAttr(op.attributes["reductions"])):
+                number = self._map(op, values, stored)
+                continue
             number = self._op(op, values, stored)
             values.update({result: self._number("result", number, place) for place, result in enumerate(op.results)})
             if op.name == "tile.store":
                 stored[op.operands[1]] = number
+        return number
+
+    def _map(self, op: ir.Operation, values: dict[ir.Value, int], stored: dict[ir.Value, int]) -> int:
+        """Each tile of a map by what is yielded for it alone: other maps may have been joined with the one that makes it."""
+        inner, extents = body(op), [values[value] for value in op.operands]
+        values.update({value: self._number("index", place, *extents) for place, value in enumerate(inner.arguments)})
+        number = self._block(inner, values, stored)
+        *_, end = operations(inner)
+        for result, value in zip(op.results, end.operands, strict=True):
+            values[result] = self._number("tile", str(result.type), values[value], *extents)
         return number
 
     def _op(self, op: ir.Operation, values: dict[ir.Value, int], stored: dict[ir.Value, int]) -> int:

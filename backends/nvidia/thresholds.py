@@ -288,8 +288,8 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-segments.md")] = {
-    "whole": 2.1, "segments": 7.9, "round": 25.0, "state": 3.1, "launches": 3.0,
+DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-rows.md")] = {
+    "whole": 1.8, "segments": 7.0, "round": 22.0, "state": 3.1, "launches": 0.0,
 }  # fmt: skip
 """Microseconds of 64 positions in a scan of a delta rule, and in three of segments; of what these three take before and after their chunks,
 for each round of programs; of a state between segments; of other launches."""

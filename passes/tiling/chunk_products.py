@@ -27,15 +27,25 @@ class ChunkTerms(SecondWriter):
     """The tiles of a chunk; products are emitted where they are first asked for."""
 
     def __init__(
-        self, block: ChunkTiles, decays: Decays, state: ir.Value, q: ir.Value, k: ir.Value, v: ir.Value, second: SecondWriter | None = None
+        self,
+        block: ChunkTiles,
+        decays: Decays,
+        state: ir.Value,
+        q: ir.Value,
+        k: ir.Value,
+        v: ir.Value,
+        second: SecondWriter | None = None,
+        *,
+        rounded: bool = False,
     ) -> None:
+        """`rounded`: without what rounding leaves of the state, and of v, in sums that are rounded themselves and that no state reads."""
         super().__init__(block, decays, q, k, v)
-        self.second = second
+        self.second, self.rounded = second, rounded
         leaving = decays.scaled("attn.output_decay", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]
         if block.element != block.score:
-            pieces = block.pieces(shape, lambda i, j: tensor.ExtractOp(state, [i, j]).result, block.two_pieces)
+            pieces = block.pieces(shape, lambda i, j: tensor.ExtractOp(state, [i, j]).result, block.two_pieces and not rounded)
         first, *rest = pieces
         self.of_state = build.dot(leaving, first, block.score, transpose_b=block.transposed)
         for piece in rest:

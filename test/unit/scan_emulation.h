@@ -214,6 +214,11 @@ static void tma_load(uint32_t to, const CUtensorMap *map, uint32_t barrier, int 
   arrivals[barrier / 8].bytes -= map->rows * map->columns * 2;
   barrier_turn(barrier);
 }
+static void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  memcpy(memory + to, from, bytes);
+  arrivals[barrier / 8].bytes -= bytes;
+  barrier_turn(barrier);
+}
 static void wgmma_begin() {}
 static void wgmma_commit() {}
 template <int Pending> static void wgmma_wait() {}
@@ -235,10 +240,18 @@ static void wgmma(T, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t a2, u
   wgmma_sums(std::is_same<T, F16>::value, Turned, accumulate, d, Count, slots + current / 32 * 32, current % 32, memory, b);
   __syncwarp();
 }
+// Both factors in shared memory, rows along the depth: 16 rows of the left one for each warp.
+template <class T, int Count> static void wgmma_shared(T type, float (&d)[Count], uint64_t a, uint64_t b, int accumulate) {
+  const int warp = current / 32, lane = current % 32;
+  for (int e = 0; e < Count; ++e) {
+    const int row = 16 * warp + 8 * (e / 2 % 2) + lane / 4, column = e / 4 * 8 + 2 * (lane % 4) + e % 2;
+    double total = accumulate ? d[e] : 0.0;
+    for (int k = 0; k < 16; ++k) total += (double)factor_at(type, a, false, k, row) * factor_at(type, b, false, k, column);
+    d[e] = (float)total;
+  }
+}
 static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16); }
 static void copy_4(unsigned char *to, const float *from) { memcpy(to, from, 4); }
 static void bring_near(const void *) {}
 static void wait_copies() {}
-static void commit_copies() {}
-template <int Pending> static void await_copies() {}
 } // namespace attn

@@ -37,12 +37,17 @@ extern "C" void launch(char *stacks, int descending, int blocks, int heads, int 
 }}
 """
 
-_WRAPPER = re.compile(r"__device__ __forceinline__ void (wgmma_m64n\d+k16_rs_(bf16|f16)(_tb)?)\((float \(&d\)\[\d+\]), .*?\n}", re.DOTALL)
+_WRAPPER = re.compile(
+    r"__device__ __forceinline__ void (wgmma_m64n\d+k16_(rs|ss)_(bf16|f16)(_tb)?)\((float \(&d\)\[\d+\]), .*?\n}", re.DOTALL
+)
 
 
 def _of_host(found: re.Match[str]) -> str:
     """A wrapper of wgmma as the emulation has it."""
-    name, element, turned, sums = found.groups()
+    name, form, element, turned, sums = found.groups()
+    if form == "ss":
+        call = f"wgmma_shared({element.upper()}{{}}, d, a, b, accumulate)"
+        return f"static void {name}({sums}, uint64_t a, uint64_t b, int accumulate) {{ {call}; }}"
     call = f"wgmma<{element.upper()}, {'true' if turned else 'false'}>({element.upper()}{{}}, d, a0, a1, a2, a3, b, accumulate)"
     return f"static void {name}({sums}, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint64_t b, int accumulate) {{ {call}; }}"
 

@@ -173,8 +173,19 @@ def test_tma_brings_tiles_where_three_stages_fit() -> None:
     cases = [(False, "fwd", "step", True), (False, "bwd", "step", True), (False, "bwd", "step channel", False)]
     cases += [(True, "fwd", "step", True), (True, "bwd", "step", True)]
     for channels, function, erase, by_tma in cases:
-        (source,) = [text for text in codes_of(channels, function, erase).values() if "  attn::wgmma_begin();" in text]
+        texts = {name: text for name, text in codes_of(channels, function, erase).items() if not name.endswith("_chunks")}
+        (source,) = [text for text in texts.values() if "  attn::wgmma_begin();" in text]
         assert ("  attn::tma_load(" in source, "  attn::copy_atoms<" in source) == (by_tma, not by_tma)
+
+
+def test_o_reads_states_and_values_as_they_are_rounded() -> None:
+    """What erasing reads, and what enters the state, has two pieces: k S 16 instructions, q S 8, T R 12, P U 4; k U, of 128 columns, 8."""
+    with scheduled("bf16", False, 128, "fwd") as kernels:
+        scan = next(kernel for kernel in chunk_scans(kernels) if "warpgroups" in attributes.read(kernel, attributes.SCHEDULE))
+        source = codegen.emit(scan).source
+    body = source[source.index('extern "C"') :]
+    assert body.count("attn::wgmma_m64n64k16_rs_bf16(") == 16 + 8 + 12 + 4 and body.count("attn::wgmma_m64n128k16_rs_bf16_tb(") == 8
+    assert body.count("attn::bulk_load(") == 5 and "rsqrtf" not in body and "exp2f" not in body
 
 
 def test_products_of_levels_are_made_by_the_warps_that_have_their_pairs() -> None:

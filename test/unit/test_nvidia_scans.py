@@ -73,7 +73,7 @@ def test_segments(length: int, heads: int, columns: int, channels: bool, monkeyp
     _, expected = wanted(x)
     assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR[torch.bfloat16]
     steps = [step.kernel for step in made[-1].host.steps]
-    assert len([name for name in steps if name.endswith("_chunks")]) == (2 if channels else 1), steps
+    assert len([name for name in steps if name.endswith("_chunks")]) == 1, steps
     threads = [unit.code.threads for unit in made[-1].units.values() if "warpgroups" in unit.schedule]
     assert sorted(threads) == sorted([128 + 2 * columns] * 3 + [256])  # states have programs of 64 columns
 

@@ -30,17 +30,21 @@ class NumberRows(Pass):
                 continue
             for loop in find_all(function, "scf.for"):
                 for op in [op for op in operations(body(loop)) if op.name == "tile.map" and len(list(op.operands)) == 2]:
-                    _move(op)
+                    move_rows(op)
         return True
 
 
-def _move(op: ir.Operation) -> None:
-    """Moves what is the same in a row out of a map."""
+def move_rows(op: ir.Operation, read: bool = False) -> None:
+    """Moves what a map of a tile makes for a whole row to maps before it; with `read`, what it only reads in memory, too."""
     block = body(op)
-    for value in [value for value in frontier(block, dependence(block), frozenset({0})) if _is_made(value)]:
+    kept = ("tensor.extract",) if read else _READ
+    for value in [value for value in frontier(block, dependence(block), frozenset({0})) if _is_made(value, kept)]:
         made = _numbers(op, value)
         with value.owner.operation.location, ir.InsertionPoint(value.owner.operation):
             value.replace_all_uses_with(tensor.ExtractOp(made, [block.arguments[0]]).result)
+    for each in reversed(operations(block)):  # what nothing needs any more would count as read
+        if list(each.results) and not any(list(result.uses) for result in each.results):
+            each.erase()
 
 
 def _numbers(op: ir.Operation, value: ir.Value) -> ir.Value:
@@ -58,8 +62,8 @@ def _numbers(op: ir.Operation, value: ir.Value) -> ir.Value:
         return build.map_([op.operands[0]], [ir.RankedTensorType.get([size], value.type)], [], [], numbers)[0][0]
 
 
-def _is_made(value: ir.Value) -> bool:
-    return isinstance(value.type, ir.F32Type) and maker(value, *_READ) is None
+def _is_made(value: ir.Value, kept: tuple[str, ...]) -> bool:
+    return isinstance(value.type, ir.F32Type) and maker(value, *kept) is None
 
 
 def _serves(op: ir.Operation, value: ir.Value) -> bool:

@@ -5,15 +5,17 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.prepared import PREPARED, describe
-from attn_mlir.backends.gpu.structure import body, is_tile, operations
+from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
+from attn_mlir.backends.nvidia.passes.number_rows import move_rows
+from attn_mlir.backends.nvidia.tile_pieces import cut_tile, product_of_pieces
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile import build
 from attn_mlir.dialects.tile.names import DOTS
-from attn_mlir.mlir import arith, func, ir, memref, scf, tensor
+from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
-from attn_mlir.passes.tiling.scalars import cast_float, constant_float, constant_index
+from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 
 _SOLVE = "tile.solve_unit"
 _STEP = 32
@@ -29,7 +31,8 @@ _Crossing = tuple[ir.Value, bool]
 @dataclass(frozen=True)
 class PrepareChunks(Pass):
     """Cuts kernels of delta rules over 16-bit tensors in two: the first makes, for all chunks at the same time, the tiles that need
-    matrix products, or the decays of channels, and no state, among them the inverses of triangles; the second one scans, and loads them.
+    matrix products, or the decays of channels, and no state, among them the inverses of triangles, and numbers of rows; the second one
+    scans, and loads them.
 
     (I + A) U = R is U = T R with T = (I + A)^-1, so that R alone waits for the state: T is stored, as two pieces of bf16, and the system
     becomes three products. Tiles of a chunk have one row for each position, so they are stored as tensors [B, H, T, columns], of whole
@@ -49,6 +52,12 @@ class PrepareChunks(Pass):
             if (split := _Split.of(function, self.chunks)) is not None:
                 split.build()
         return True
+
+
+def _makes_rows(op: ir.Operation) -> bool:
+    """Whether numbers of f32, one for each row, are all that an op makes."""
+    types = [result.type for result in op.results]
+    return bool(types) and all(is_row(type_) and isinstance(ir.RankedTensorType(type_).element_type, ir.F32Type) for type_ in types)
 
 
 def _shape(tile: ir.Value) -> list[int]:
@@ -80,7 +89,12 @@ class _Split:
         if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
-        return made if made.crossing and made.segment % (made.size * chunks) == 0 else None
+        if not made.crossing or made.segment % (made.size * chunks):
+            return None
+        needed = made.needed()
+        for op in [op for op in made.steps if op in needed and op.name == "tile.map" and len(list(op.operands)) == 2]:
+            move_rows(op, read=True)
+        return _Split(function, loops[0], chunks)
 
     def __init__(self, function: ir.Operation, loop: ir.Operation, chunks: int) -> None:
         self.function, self.loop, self.chunks = function, loop, chunks
@@ -106,7 +120,9 @@ class _Split:
         return found
 
     def _crossing(self) -> list[_Crossing]:
-        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state."""
+        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state, and the numbers of rows
+        that these need: warps that make such numbers in the scan let its products wait.
+        """
         costly: set[ir.Value] = set()
         for op in self.steps:
             reads = [value for each in _all(op) for value in each.operands]
@@ -122,7 +138,13 @@ class _Split:
                             found[value, op.name == _SOLVE and number == 0] = None
         shapes = [_shape(value) for value, _ in found]
         fits = self._place() and all(len(shape) == 1 or shape[0] == self.size for shape in shapes)
-        return list(found) if fits and any(inverse for _, inverse in found) else []
+        if not fits or not any(inverse for _, inverse in found):
+            return []
+        rows = {result for op in self.steps if _makes_rows(op) and op not in self.dependent for result in op.results}
+        needed = self.needed({value for value, _ in found} | rows)
+        read = [value for op in self.steps if op in needed for each in _all(op) for value in each.operands]
+        found |= {(value, False): None for value in read if value in rows}
+        return list(found)
 
     # ---- both kernels
 
@@ -262,7 +284,7 @@ class _Split:
         identity = build.map_(extents, [triangle.type], [], [], one)[0][0]
         inverse = build.solve_unit(triangle, identity, upper)
         inverse.owner.operation.attributes[INVERSE] = ir.UnitAttr.get()
-        return _cut(inverse)
+        return cut_tile(inverse)
 
     def _second(self, name: str, types: list[ir.Type]) -> None:
         function, block = self._function(f"{name}_scan", self.inputs, [*types, *(value.type for value in self.outputs)])
@@ -287,7 +309,7 @@ class _Split:
 
     def _scan(self, mapping: dict[ir.Value, ir.Value], tensors: Iterator[ir.Value]) -> None:
         """A chunk: first what it makes without the state, so that rows have their numbers together, then all else."""
-        needed = self._needed()
+        needed = self.needed()
         place: list[ir.Value] = []
         loaded: dict[ir.Value, list[ir.Value]] = {}
         for op in [*(op for op in self.steps if op not in self.dependent), *(op for op in self.steps if op in self.dependent)]:
@@ -303,15 +325,15 @@ class _Split:
                     if not inverse:
                         mapping[value] = loaded[value][0]
             if op.name == _SOLVE:
-                mapping[op.results[0]] = _product(loaded[op.operands[0]], mapping[op.operands[1]])
+                mapping[op.results[0]] = product_of_pieces(loaded[op.operands[0]], mapping[op.operands[1]])
             else:
                 clone_op(op, mapping)
 
-    def _needed(self) -> set[ir.Operation]:
+    def needed(self, loaded: Container[ir.Value] | None = None) -> set[ir.Operation]:
         """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
         wanted = [op for op in self.steps if op in self.dependent]
         wanted += [made for value in self._place() if (made := self._maker(value)) is not None]
-        return self._closure(wanted, {value for value, _ in self.crossing})
+        return self._closure(wanted, {value for value, _ in self.crossing} if loaded is None else loaded)
 
     def _closure(self, first: Iterable[ir.Operation], stop: Container[ir.Value] = ()) -> set[ir.Operation]:
         """Ops of the loop, and what they need of it but for the values of `stop`."""
@@ -344,28 +366,6 @@ def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
     dynamic = ir.ShapedType.get_dynamic_size()
     layout = ir.StridedLayoutAttr.get(0, [ir.ShapedType.get_dynamic_stride_or_offset()] * (tile.rank + 2))
     return ir.MemRefType.get([dynamic] * 3 + list(tile.shape)[1:], element, layout)
-
-
-def _cut(tile: ir.Value) -> list[ir.Value]:
-    """Two pieces of bf16, of which the second is the residual of the first."""
-    narrow, wide = ir.BF16Type.get(), ir.F32Type.get()
-
-    def pieces(i: ir.Value, j: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
-        x = tensor.ExtractOp(tile, [i, j]).result
-        high = cast_float(x, narrow)
-        return [high, cast_float(arith.SubFOp(x, cast_float(high, wide)).result, narrow)], []
-
-    shape = ir.RankedTensorType(tile.type).shape
-    return build.map_([constant_index(n) for n in shape], [ir.RankedTensorType.get(shape, narrow)] * 2, [], [], pieces)[0]
-
-
-def _product(inverse: list[ir.Value], right: ir.Value) -> ir.Value:
-    """T R of two pieces each, the smallest products first."""
-    high, low = _cut(right)
-    score = ir.RankedTensorType(right.type).element_type
-    made = build.dot(inverse[1], high, score, transpose_b=False)
-    made = build.dot_accumulate(made, None, inverse[0], low)
-    return build.dot_accumulate(made, None, inverse[0], high)
 
 
 class _Copier:

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE
+from attn_mlir.backends.nvidia.scans.atoms import AtomCore, AtomLayout, AtomPrinter
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import SOLVE, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
@@ -30,6 +31,8 @@ TILELANG = "tilelang"
 """A choice, 0 on machines without TileLang: this emitter makes what would be its kernels of scans."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
+ATOMS = "atoms"
+"""Another, of kernels of one chunk: whether a warpgroup makes their products."""
 IN_PLACE = "in_place"
 """Another: whether rows on their way to memory take the places of tiles that were loaded."""
 
@@ -56,10 +59,12 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if any(INVERSE in op.attributes for op in find_all(kernel, SOLVE)):
         channels = any(ir.RankedTensorType(op.results[0].type).rank == 2 for op in find_all(kernel, "tile.cumsum"))
         tried = thresholds.SCAN_SCHEDULES["chunks of channels" if channels else "chunks"]
-    for occupancy, warps, stages in itertools.product(*(_wanted(choices, name, values) for name, values in tried.items())):
+    atoms = (1, 0) if tried is thresholds.SCAN_SCHEDULES["chunks"] and target.bulk_copies else (0,)
+    tries = (_wanted(choices, name, values) for name, values in tried.items())
+    for of_atoms, occupancy, warps, stages in itertools.product(_wanted(choices, ATOMS, atoms), *tries):
         if occupancy * warps > thresholds.SCAN_WARPS and not {"occupancy", "warps"} & set(choices):
             continue
-        fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps}
+        fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps, **({ATOMS: 1} if of_atoms else {})}
         try:
             needed = printed.tried(kernel, "scans", fields, _print(kernel, target, fields)).shared_bytes
         except UnsupportedError as error:
@@ -117,6 +122,10 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
         layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
         core: ScanCore = WarpgroupCore(kernel, layout)
         printer: ScanPrinter = WarpgroupPrinter(core)
+    elif ATOMS in fields:
+        layout = AtomLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
+        core = AtomCore(kernel, layout)
+        printer = AtomPrinter(core)
     else:
         layout = WarpScanLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
         core = ScanCore(kernel, layout)
@@ -143,7 +152,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
 
 def _of_warpgroups(core: ScanCore) -> list[str]:
     """The instructions of warpgroups that a kernel has, and what is made of them."""
-    if not isinstance(core, WarpgroupCore):
+    if not isinstance(core, WarpgroupCore | AtomCore):
         return []
     *instructions, others = map(text_of, OF_WARPGROUPS)
     return [*instructions, *core.instructions.values(), others]

@@ -15,4 +15,10 @@ ATTN_DEVICE uint64_t k_major(uint32_t address) { return descriptor(address, 16, 
 ATTN_DEVICE uint64_t k_major_64(uint32_t address) { return descriptor(address, 16, 512, 2); }
 ATTN_DEVICE uint64_t mn_major(uint32_t address, uint32_t atom_bytes) { return descriptor(address, atom_bytes, 1024, 1); }
 
+// Bytes of memory, one after another, to shared memory: multiples of 16 bytes, as places are.
+ATTN_DEVICE void bulk_load(uint32_t to, const void *from, uint32_t bytes, uint32_t barrier) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(barrier)
+               : "memory");
+}
+
 } // namespace attn

@@ -71,8 +71,5 @@ ATTN_DEVICE void copy_4(unsigned char *to, const float *from) {
 }
 ATTN_DEVICE void bring_near(const void *place) { asm volatile("prefetch.global.L1 [%0];" ::"l"(place)); }
 ATTN_DEVICE void wait_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
-// Copies up to here are a group; `await_copies` waits until at most `Pending` groups of this thread are on their way.
-ATTN_DEVICE void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int Pending> ATTN_DEVICE void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory"); }
 
 } // namespace attn

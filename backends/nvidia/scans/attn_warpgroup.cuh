@@ -1,7 +1,7 @@
 // Device helpers of chunk scans whose products warpgroups make: tiles in atoms of 64 columns, and tiles in registers the other way round.
 //
 // Element 4 n + 2 r + c of a thread is row 8 n + 2 (lane % 4) + c, column 16 warp + 8 r + lane / 4 of such a tile; of 16 bits, pair 2 n + r has
-// both elements c, as a product's factor in registers has them. The first kWarps warps copy tiles and make numbers of rows; `warp` counts the others.
+// both elements c, as a product's factor in registers has them. The first kWarps warps help; `warp` counts the others.
 #pragma once
 
 namespace attn {
@@ -96,11 +96,11 @@ template <class Kind, int Rows, int Columns> ATTN_DEVICE void keep_turned(unsign
   }
 }
 
-// A tile to the rows of memory that exist, by the warps that copy tiles, or those from thread `First` on.
-template <int Rows, int Columns, int First = 0, class Element> ATTN_DEVICE void store_atoms(const unsigned char *tile, Element *to, long long stride, int count) {
+// A tile to the rows of memory that exist, by the warps that help.
+template <int Rows, int Columns, class Element> ATTN_DEVICE void store_atoms(const unsigned char *tile, Element *to, long long stride, int count) {
   constexpr int kAcross = Columns / 8;
 #pragma unroll
-  for (int piece = threadIdx.x - First; piece < Rows * kAcross; piece += kThreads - First) {
+  for (int piece = threadIdx.x; piece < Rows * kAcross; piece += kThreads) {
     const int row = piece / kAcross, column = piece % kAcross * 8;
     if (row < count) *(float4 *)(to + row * stride + column) = *(const float4 *)(tile + atom_place<Rows, Columns>(row, column));
   }

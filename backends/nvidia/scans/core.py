@@ -1,7 +1,7 @@
 """What the printer of a chunk scan works with: its tiles, views of its arguments, and where threads have to meet."""
 
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import residuals
@@ -75,6 +75,16 @@ class ScanCore(ViewCore[str]):
             return False
         same = (old.begin, old.end, old.owner) == (new.begin, new.end, new.owner)
         return not (same and new.owner)
+
+    def each_row(self, length: int, count: str = "") -> AbstractContextManager[None]:
+        """A scope for each row `i` of a thread, of `length` and no more than `count`. Without a loop where each thread has one at most:
+        the compiler would unroll it.
+        """
+        threads = self.layout.threads
+        end = f"min({length}, {count})" if count else str(length)
+        if length <= threads:
+            return self.scope(f"if (const int i = threadIdx.x; i < {end})")
+        return self.scope(f"for (int i = threadIdx.x; i < {end}; i += {threads})")
 
     # ---- tiles
 

@@ -1,6 +1,6 @@
 """Where the tiles of a chunk scan are: products and states in registers, 16-bit tiles, rows and what others read in shared memory."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.residuals import residuals
@@ -33,6 +33,8 @@ class ScanGrid:
     rows: int
     columns: int
     warps: int
+    tall: bool = False
+    """Whether all warps share rows alone."""
 
     @property
     def _fits(self) -> list[int]:
@@ -47,7 +49,7 @@ class ScanGrid:
     @property
     def down(self) -> int:
         """Warps along rows: what one of them reads of both factors is least."""
-        return min(self._fits, key=lambda d: (self.rows // d + self.columns * d // self.warps, d))
+        return self.warps if self.tall else min(self._fits, key=lambda d: (self.rows // d + self.columns * d // self.warps, d))
 
     @property
     def across(self) -> int:
@@ -133,6 +135,8 @@ class WarpScanLayout:
 
     align = _ALIGN
     """Where tiles begin: at multiples of it."""
+    brought: Mapping[ir.Operation, ir.Operation] = {}
+    """Maps whose numbers come as they were stored, with their reads."""
 
     def __init__(self, kernel: ir.Operation, pieces: int, stages: int, warps: int) -> None:
         """`pieces` of f32 where it is multiplied; `stages`: in how many places loops load the tiles of a chunk before they are needed."""
@@ -166,11 +170,6 @@ class WarpScanLayout:
     def threads(self) -> int:
         """Those of its warps."""
         return 32 * self.warps
-
-    @property
-    def row_threads(self) -> int:
-        """Those that make numbers of rows."""
-        return self.threads
 
     @property
     def all_threads(self) -> int:

@@ -1,10 +1,14 @@
 """Facts of maps and loops of chunk scans: their sizes, and what loops can load early."""
 
+from collections.abc import Container
+
 from attn_mlir.backends.gpu.structure import body, is_row, operations, yielded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import maker, walk
 
+_PIECE = 4
+"""Numbers of f32 in 16 bytes, which copies of rows take at least."""
 _QUOTIENTS = ("arith.floordivsi", "arith.ceildivsi", "arith.divsi", "arith.remsi")
 _SAME = ("arith.constant", "arith.addi", "arith.subi", "arith.muli", "arith.minsi", "arith.maxsi", "memref.dim", *_QUOTIENTS)
 """Ops on indices that give the same for the same operands."""
@@ -91,6 +95,24 @@ def follows_rows(indices: list[ir.Value], op: ir.Operation, loop: ir.Operation) 
         elif not follows(index, loop):
             return False
     return True
+
+
+def brought_rows(loop: ir.Operation, tensors: Container[ir.Value]) -> dict[ir.Operation, ir.Operation]:
+    """The maps of one dimension that only read numbers of f32 of these tensors, one after another, with the reads."""
+    found: dict[ir.Operation, ir.Operation] = {}
+    for op in operations(body(loop)):
+        if op.name != "tile.map" or len(list(op.operands)) != 1 or len(list(op.results)) != 1 or not is_row(op.results[0].type):
+            continue
+        (made,), block = yielded(body(op)), body(op)
+        read = maker(made, "memref.load")
+        if read is None or read.operands[0] not in tensors or not isinstance(made.type, ir.F32Type) or extents(op)[0] % _PIECE:
+            continue
+        *others, last = list(read.operands)[1:]
+        sum_ = maker(last, "arith.addi")
+        alike = sum_ is not None and sum_.operands[1] == block.arguments[0] and follows(sum_.operands[0], loop)
+        if alike and all(follows(index, loop) for index in others):
+            found[op] = read
+    return found
 
 
 def quotients(loop: ir.Operation) -> list[ir.Value]:

@@ -83,7 +83,7 @@ class ScanMaps:
         own = [read for read in reads if is_row(read.operands[0].type) and list(read.operands)[1:] == list(block.arguments)]
         places = [core.layout.places[result] for result in op.results]
         core.touch([*core.reads(reads, f"row {length}", own), *((place, True, f"row {length}") for place in places)])
-        with core.scope(f"for (int i = threadIdx.x; i < {length}; i += {core.layout.row_threads})"):
+        with core.each_row(length):
             self._store(op, "i")
 
     def _few(self, op: ir.Operation) -> None:

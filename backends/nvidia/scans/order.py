@@ -1,8 +1,9 @@
 """The order in which a chunk's ops are printed where products run beside other work."""
 
+from collections.abc import Mapping
+
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import carried
-from attn_mlir.backends.nvidia.scans.loops import cut_in_two
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -14,14 +15,13 @@ _NEXT = 100
 """By how much what the next chunk needs comes before what it does not."""
 
 
-def ordered(loop: ir.Operation) -> list[ir.Operation]:
+def ordered(loop: ir.Operation, cuts: Mapping[ir.Operation, ir.Operation]) -> list[ir.Operation]:
     """The ops of a loop's body: a result of products is waited for only once nothing else is left to do.
 
-    Tiles that are cut as they come are not among them. Of what can be done, that comes first which most products wait for. What reads a
-    carried tile comes before the product that changes it.
+    Tiles that are cut as they come (`cuts`: maps, with their loads) are not among them. Of what can be done, that comes first which most
+    products wait for. What reads a carried tile comes before the product that changes it.
     """
     *every, end = operations(body(loop))
-    cuts = cut_in_two(loop)
     rows = helping(loop) | cuts.keys() | set(cuts.values())
     ops = [op for op in every if op not in rows]
     needs = {op: _needs(op, body(loop)) - rows for op in ops}

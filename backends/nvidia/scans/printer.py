@@ -56,9 +56,8 @@ class ScanPrinter:
             (length,) = shape_of(result)
             place = self.layout.places[result]
             core.touch([(place, True, f"row {length}")])
-            core.writer.line(
-                f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads}) {core.item_of(place, 'i')} = {number};"
-            )
+            with core.each_row(length):
+                core.writer.line(f"{core.item_of(place, 'i')} = {number};")
             return
         if not self.layout.in_registers(result):
             raise UnsupportedError(f"scans: a tile of one number that is in no registers ({op.location})")
@@ -282,7 +281,7 @@ class ScanPrinter:
                 if early and stages > 1:
                     core.writer.line(f"if ({index} + {step} < {end}) fetch({index} + {step}, stage ^ 1);")
                 elif early:
-                    core.writer.line(f"fetch({index}, 0);", "attn::wait_copies();")
+                    core.writer.line(f"fetch({index}, 0);", self.traffic.arrived)
                     core.meet()
                 core.scalars.bind(inner.arguments[0], index)
                 self.block(inner)
@@ -313,7 +312,7 @@ class ScanPrinter:
         home = self.layout.places[argument]
         core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
         core.writer.line(
-            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.row_threads})",
+            f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads})",
             f"  {core.item_of(home, 'i')} = {core.row_item(start, 'i')};",
         )
 

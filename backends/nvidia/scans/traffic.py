@@ -9,9 +9,10 @@ from attn_mlir.mlir import ir
 
 
 class ScanTraffic:
-    """Prints loads and stores. `copies`: what copies rows to a tile."""
+    """Prints loads and stores. `copies`: what copies rows to a tile; `arrived`: what waits for copies of tiles, in C++."""
 
     copies = "copy_rows"
+    arrived = "attn::wait_copies();"
 
     def __init__(self, core: ScanCore, maps: ScanMaps) -> None:
         self.core, self.maps = core, maps
@@ -89,7 +90,7 @@ class ScanTraffic:
         """Loads the numbers that maps of the next chunk read of each row, or asks for them: their first reader would wait for memory."""
         core, lines = self.core, dict[str, None]()
         for op in operations(body(loop)):
-            if op.name != "tile.map":
+            if op.name != "tile.map" or op in self.layout.brought:
                 continue
             block, rows = body(op), extents(op)[0]
             for read in operations(block):
@@ -126,7 +127,7 @@ class ScanTraffic:
             home = core.sums[value][0] if value in core.sums else self.layout.places[value]
             core.touch([(home, False, "" if value in core.sums else f"row {length}")])
             item = core.address(target, [*place[:2], f"{place[2]} + i"])
-            with core.scope(f"for (int i = threadIdx.x; i < min({length}, (int){count}); i += {self.layout.threads})"):
+            with core.each_row(length, "" if count == str(length) else f"(int){count}"):
                 core.writer.line(f"*({item}) = {core.row_item(value, 'i')};")
             return
         grid = self.layout.grid(shape_of(value))

@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
-from attn_mlir.backends.nvidia.scans.loops import cut_in_two, element_of, extents, own_reads, shape_of, sums_of
+from attn_mlir.backends.nvidia.scans.loops import brought_rows, cut_in_two, element_of, extents, own_reads, shape_of, sums_of
 from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
@@ -21,9 +21,7 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
-"""Warps that copy tiles and make numbers of rows."""
-_ROW_THREADS = 64
-"""Threads that make numbers of rows where other warps do the rest of the help."""
+"""Warps that have tiles brought, and take rows to memory."""
 ATOM = 64
 """Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
@@ -54,30 +52,30 @@ class WarpgroupLayout(WarpScanLayout):
         if self.columns % (4 * _OF_WARP):
             raise UnsupportedError(f"scans: a warpgroup has 64 columns of v, not {self.columns}")
         self.loop = loops[0]
-        self.order = ordered(loops[0])
+        self.order = ordered(loops[0], self.cuts)
         stores = [number for number, op in enumerate(self.order) if op.name == "tile.store"]
         self.leading = self.order[: stores[-1] + 1] if self.cuts and stores else []
         """What is printed before a stage is waited for: the compiler moves stores of a state past products, where registers are too few
         for what is added to these, but not past a barrier.
         """
-        found = helping(loops[0])
-        self.helping = [op for op in operations(body(loops[0])) if op in found]
-        """The ops of a turn that warps beside those that multiply do, a chunk ahead."""
         self.changed = changed(loops[0])
         """The carried tiles that products change in place."""
         self.groups = self.columns // ATOM
         """Warpgroups that multiply, each with its own columns of v."""
+        self.by_tma = (stages > thresholds.COPIED_STAGES or self.groups > 1) and not self.cuts
+        """Whether TMA brings tiles; threads copy them otherwise."""
+        found = helping(loops[0])
+        self.brought = brought_rows(loops[0], _prepared(kernel)) if self.by_tma else {}
+        """Numbers of rows that a kernel before this one stored and that come with the tiles: maps that only read them, with the reads."""
+        self.helping = [op for op in operations(body(loops[0])) if op in found and op not in self.brought]
+        """The ops of a turn that warps beside those that multiply do, a chunk ahead: numbers of rows, where threads copy tiles."""
+        if self.by_tma and any(is_tile(value) for op in self.helping for value in op.results):
+            raise UnsupportedError("scans: numbers of rows that no kernel before stored")
         self.in_place = {op: load for op in self.given if (load := self._dead_at(op)) is not None} if in_place else {}
         """The stores of a turn whose rows take the places of these loaded tiles."""
         if in_place and not self.in_place:
             raise UnsupportedError("scans: no loaded tile leaves its place to what is stored")
         super().__init__(kernel, pieces, stages, HELPERS)
-        self.by_tma = (stages > thresholds.COPIED_STAGES or self.groups > 1) and not self.cuts
-        """Whether TMA brings tiles; threads copy them otherwise."""
-        self.halved = self.by_tma and all(self.places[read].shape[0] <= _ROW_THREADS for read in self.rows)
-        """Whether half of the warps that help make numbers of rows, while the others ask for tiles and take rows to memory: one after the
-        other these take longer than the products of a chunk. What a number is made of is then copied by the threads that make it.
-        """
         self.places.update({(op, "rows"): self.places[load.results[0]] for op, load in self.in_place.items()})
         self.arrivals = -(-self.size // 8) * 8
         """Where the barriers of stages are at which TMA's tiles arrive."""
@@ -86,11 +84,6 @@ class WarpgroupLayout(WarpScanLayout):
             self._check_op(op)
 
     # ---- tiles
-
-    @property
-    def row_threads(self) -> int:
-        """Those that make numbers of rows."""
-        return _ROW_THREADS if self.halved else self.threads
 
     @property
     def all_threads(self) -> int:
@@ -152,7 +145,7 @@ class WarpgroupLayout(WarpScanLayout):
                 raise UnsupportedError(f"scans: a product that warpgroups do not know ({op.location})")
         if op in self._early and element_of(op.results[0]) not in HALVES:
             raise UnsupportedError(f"scans: tiles of 16 bits come to warpgroups early ({op.location})")
-        if op not in self.helping and any(is_tile(value) and is_row(value.type) for value in op.results):
+        if op not in self.helping and op not in self.brought and any(is_tile(value) and is_row(value.type) for value in op.results):
             raise UnsupportedError(f"scans: numbers of rows outside of a chunk ({op.location})")
         if self.stages_rows(op) and op not in self.given:
             raise UnsupportedError(f"scans: warpgroups store rows of 16 bits once a chunk ({op.location})")
@@ -172,10 +165,14 @@ class WarpgroupLayout(WarpScanLayout):
         """In the order in which they are printed."""
         if block != body(self.loop):
             return super().ops_of(block)
-        return [*self.cuts.values(), *self.cuts, *self.helping, *self.order]
+        return [*self.cuts.values(), *self.cuts, *self.brought, *self.helping, *self.order]
+
+    def _numbers_of(self, op: ir.Operation, loop: ir.Operation) -> list[ir.Operation]:
+        return [] if op in self.brought else super()._numbers_of(op, loop)
 
     def _wanted(self) -> list[Wanted]:
         rows = {result for op in (*self.helping, *self.cuts) for result in op.results if not self._is_between(result)}
+        rows |= {result for op in self.brought for result in op.results}
         wholes = {load.results[0] for load in self.cuts.values()}
         span = {"first": self._numbers[self.loop], "last": self._ends[self.loop], "stages": self.stages}
         found = [
@@ -221,3 +218,13 @@ class WarpgroupLayout(WarpScanLayout):
         """Bytes of a row, and from one swizzle atom to the next."""
         rows, columns = place.shape
         return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)
+
+
+def _prepared(kernel: ir.Operation) -> list[ir.Value]:
+    """The arguments of a kernel that the one before it stored."""
+    if PREPARED not in kernel.attributes:
+        return []
+    arguments = list(kernel.regions[0].blocks[0].arguments)
+    count = len(list(ir.ArrayAttr(ir.DictAttr(kernel.attributes[PREPARED])["columns"])))
+    outputs = len(list(ir.ArrayAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["outputs"])))
+    return arguments[len(arguments) - outputs - count : len(arguments) - outputs]

@@ -46,7 +46,7 @@ class WarpgroupCore(ScanCore):
 
     def meet(self) -> None:
         """The threads that help, or those that multiply."""
-        count = self.layout.row_threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
+        count = self.layout.threads if self._meeting == HELPING else self.layout.all_threads - self.layout.threads
         self.writer.line(f"attn::named_sync({self._meeting}, {count});")
         self._accesses = []
 
@@ -214,9 +214,10 @@ class WarpgroupTraffic(ScanTraffic):
         if not core.of_groups.by_tma:
             super().copy(loads)
             return
+        brought = core.of_groups.brought
         size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
-        first = self.layout.row_threads if core.of_groups.halved else 0
-        lines = [f"if (threadIdx.x == {first}) {{", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
+        size += sum(4 * extents(op)[0] for op in brought)
+        lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
         for load in loads:
             home = core.layout.places[load.results[0]]
             (rows, columns), view = shape_of(load.results[0]), core.view(load.operands[0])
@@ -231,6 +232,13 @@ class WarpgroupTraffic(ScanTraffic):
                 to = f"attn::shared_address({core.at(home)}){f' + {atom * atom_bytes}' if atom else ''}"
                 at = f"{column} + {atom * ATOM}" if atom else column
                 lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
+        for op, read in brought.items():
+            with core.scope(None):
+                core.scalars.bind(body(op).arguments[0], "0")
+                tensor, *indices = list(read.operands)
+                source = core.address(tensor, [core.value(index) for index in indices], core.aligned(tensor))
+            to = f"attn::shared_address({core.at(core.layout.places[op.results[0]])})"
+            lines.append(f"  attn::bulk_load({to}, {source}, {4 * extents(op)[0]}, {core.arrival});")
         core.writer.line(*lines, "}")
 
     def _cut(self, op: ir.Operation, load: ir.Operation) -> None:
@@ -275,7 +283,6 @@ class WarpgroupTraffic(ScanTraffic):
             for op in stores:
                 (rows, columns), home = shape_of(op.operands[0]), core.at(core.layout.places[op, "rows"])
                 base, stride, count = self._target(op)
-                first = f", {self.layout.row_threads}" if core.of_groups.halved else ""
-                core.writer.line(f"attn::store_atoms<{rows}, {columns}{first}>({home}, {base}, {stride}, {count});")
+                core.writer.line(f"attn::store_atoms<{rows}, {columns}>({home}, {base}, {stride}, {count});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")

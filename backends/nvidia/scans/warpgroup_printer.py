@@ -27,7 +27,7 @@ _BARRIERS = 16
 
 
 class WarpgroupPrinter(ScanPrinter):
-    """Prints a kernel: four warps copy tiles and make numbers of rows, a chunk ahead; the others multiply."""
+    """Prints a kernel: four warps have tiles brought, chunks ahead, and take rows to memory; the others multiply."""
 
     def __init__(self, core: WarpgroupCore) -> None:
         super().__init__(core)
@@ -35,7 +35,7 @@ class WarpgroupPrinter(ScanPrinter):
         self.maps = self.pairs = WarpgroupMaps(core)
         self.traffic = self.stores = WarpgroupTraffic(core, self.pairs)
         self._first: dict[ir.Operation, ir.Operation] = {}
-        if self._given - (not core.of_groups.in_place) >= _BARRIERS:
+        if self._given >= _BARRIERS:
             raise UnsupportedError(f"scans: {self.layout.stages} stages need more named barriers than the {_BARRIERS} of a thread block")
 
     def block(self, block: ir.Block) -> None:
@@ -81,48 +81,35 @@ class WarpgroupPrinter(ScanPrinter):
         return self.core.names.fresh("at"), begin, end, step
 
     def _help(self, loop: ir.Operation) -> None:
-        """What is loaded of each chunk, and numbers of its rows."""
+        """What is loaded of each chunk, and, where threads copy tiles, numbers of its rows."""
         core, stages, stores = self.groups, self.layout.stages, self.groups.of_groups.given
-        halved, in_place = core.of_groups.halved, bool(core.of_groups.in_place)
-        some, others = (f"threadIdx.x {side} {self.layout.row_threads} && " if halved else "" for side in ("<", ">="))
+        in_place, arrived = bool(core.of_groups.in_place), core.of_groups.by_tma
         for value in quotients(loop):  # the compiler leaves them in the loop, before copies are asked for: some 150 cycles for each
             core.value(value)
         self.traffic.fetch(loop)
         self.stores.give(loop, stores)
-        self._numbers(loop)
+        if not arrived:
+            self._numbers(loop)
         at, begin, end, step = self._turns(loop)
         # The warps that multiply have read the stage, and left in it what is stored of the chunk that it held.
         free = f"attn::named_sync({self._empty} + stage, {self.layout.all_threads});"
-        used = f"{at} >= {begin} + {stages} * {step}"
-        core.writer.line(f"int stage = 0, {at} = {begin};")
-        if stages > 2:  # while tiles of a chunk come, numbers of the chunk before are made
-            core.writer.line("int before = 0;")
-        turn = f"{at} += {step}, {'before = stage, ' if stages > 2 else ''}{_next(stages)}"
-        core.writer.line("#pragma unroll 1")
-        with core.scope(f"for (; {at} < {end}; {turn})"):
-            core.writer.line(f"if ({used}) {free}")
-            given = f"give({at} - {stages} * {step}, stage);"
-            if in_place:  # rows are in memory before their place is filled
-                with core.scope(f"if ({others}{used})"):
-                    core.writer.line(given, "attn::fence_proxy_async();", f"attn::named_sync({self._given}, {self._givers});")
+        given = f"give({at} - {stages} * {step}, stage);"
+        core.writer.line(f"int stage = 0, {at} = {begin};", "#pragma unroll 1")
+        with core.scope(f"for (; {at} < {end}; {at} += {step}, {_next(stages)})"):
+            with core.scope(f"if ({at} >= {begin} + {stages} * {step})"):
+                core.writer.line(free)
+                if stores and (arrived or in_place):
+                    # Rows are in memory before tiles take their place, or the next chunk of the stage is there, which leaves its rows.
+                    core.writer.line(
+                        given, *["attn::fence_proxy_async();"] * in_place, f"attn::named_sync({self._given}, {self.layout.threads});"
+                    )
             core.writer.line(f"fetch({at}, stage);")
-            if stages > 2 or halved:
-                core.writer.line("attn::commit_copies();")
-            if not in_place:
-                core.writer.line(f"if ({others}{used}) {given}")
-            if stages > 2:
-                core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<1>();", f"  numbers({at} - {step}, before);", "}")
-            elif halved:
-                core.writer.line(f"if ({some}true) {{", "  attn::await_copies<0>();", f"  numbers({at}, stage);", "}")
-                core.writer.line(f"else attn::named_sync({self._empty + 2}, {self.layout.threads});")
-            else:
+            if not arrived:
+                if stores and not in_place:
+                    core.writer.line(f"if ({at} >= {begin} + {stages} * {step}) {given}")
                 core.writer.line("attn::wait_copies();", f"numbers({at}, stage);")
-        if halved:  # the last chunk's rows take the place of those of a chunk before, which are in memory then
-            core.writer.line(f"attn::named_sync({self._empty + stages}, {self.layout.threads});")
-        if stages > 2:
-            core.writer.line(f"if ({some}{at} > {begin}) {{", "  attn::await_copies<0>();", f"  numbers({at} - {step}, before);", "}")
         with core.scope(f"for (int n = {stages}; n > 0; --n, {_next(stages)})"), core.scope(f"if ({at} >= {begin} + n * {step})"):
-            core.writer.line(free, f"if ({others}true) give({at} - n * {step}, stage);")
+            core.writer.line(free, f"give({at} - n * {step}, stage);")
 
     def _numbers(self, loop: ir.Operation) -> None:
         """A function that makes the numbers of a chunk's rows, once its copies of this thread are there; then its stage is full."""
@@ -134,35 +121,16 @@ class WarpgroupPrinter(ScanPrinter):
             core.meet()
             core.scalars.bind(body(loop).arguments[0], "now")
             self._print(core.of_groups.helping)
-            if not core.of_groups.by_tma:
-                core.writer.line("attn::fence_proxy_async();")
-            if core.of_groups.halved and self.layout.stages == 2:
-                core.writer.line(f"attn::named_sync({self._empty + 2}, {self.layout.threads});")  # rows of the chunk before are in memory
+            core.writer.line("attn::fence_proxy_async();")
             # Copies of this thread, which were awaited, and numbers of rows: the warps that multiply wait for all threads'.
-            for group in range(core.of_groups.groups):
-                core.writer.line(f"attn::named_arrive({self._full_at(str(group))}, {self._full});")
+            core.writer.line(f"attn::named_arrive({FULL} + stage, {self.layout.all_threads});")
         core.writer.indent = core.writer.indent[:-2]
         core.writer.line("};")
 
     @property
-    def _full(self) -> int:
-        """The threads that meet where a stage is full."""
-        return (self.layout.all_threads - self.layout.threads) // self.groups.of_groups.groups + self.layout.row_threads
-
-    def _full_at(self, group: str) -> str:
-        """C++: the named barrier of a full stage for a warpgroup that multiplies: each has its own, so that it waits for no other one."""
-        second = FULL + 2 * self.layout.stages + 1
-        return f"{FULL} + stage" if self.groups.of_groups.groups == 1 else f"{FULL} + {second - FULL} * {group} + stage"
-
-    @property
-    def _givers(self) -> int:
-        """The threads that take rows to memory."""
-        return self.layout.threads - (self.layout.row_threads if self.groups.of_groups.halved else 0)
-
-    @property
     def _given(self) -> int:
-        """The named barrier at which these meet: the one after those of full and empty stages."""
-        return FULL + (1 + self.groups.of_groups.groups) * self.layout.stages + 1
+        """The named barrier at which the warps that help meet: the one after those of full and empty stages."""
+        return FULL + 2 * self.layout.stages
 
     @property
     def _empty(self) -> int:
@@ -182,10 +150,10 @@ class WarpgroupPrinter(ScanPrinter):
         with core.scope(f"for (int {at} = {begin}; {at} < {end}; {turn})"):
             core.scalars.bind(body(op).arguments[0], at)
             self._print(core.of_groups.leading)
-            # Numbers of rows, and copies but for those of TMA, which tell at a barrier of their own.
-            core.writer.line(f"attn::named_sync({self._full_at('(attn::warpgroup_index() - 1)')}, {self._full});")
             if arrived:
                 core.writer.line(f"attn::barrier_wait({core.arrival}, parity);")
+            else:
+                core.writer.line(f"attn::named_sync({FULL} + stage, {threads});")
             self.block(body(op))
             core.await_all()
             if core.of_groups.in_place:

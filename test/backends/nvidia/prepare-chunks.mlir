@@ -1,4 +1,5 @@
-// What needs no state is made for all chunks at the same time: pairs, and the inverse of the triangle as two pieces, which the scan multiplies.
+// What needs no state is made for all chunks at the same time: pairs, the inverse of the triangle as two pieces, which the scan multiplies, and
+// numbers of rows, which it only reads.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p 'attn-outline{keep-hosts=false},nvidia-kernel' | FileCheck %s
 // RUN: not attn-opt %inputs/linear/gated-delta-half.mlir -p 'nvidia-prepare-chunks{chunks=0}' 2>&1 | FileCheck %s --check-prefix=ERROR
 
@@ -21,12 +22,14 @@
 // CHECK:             tensor.extract %[[T]]
 // CHECK:           "tile.store"(%[[PIECES]]#0,
 // CHECK:           "tile.store"(%[[PIECES]]#1,
+// CHECK:           "tile.store"(%{{.*}}, %{{.*}}) : (tensor<64xf32>, memref<?x?x?xf32
 // CHECK:         } {nvidia.once}
 
 // CHECK-LABEL: func.func @attention(
-// CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64], elements = ["bf16", "bf16", "bf16"], inputs = [0, 1, 2, 3, 5], kernel = "attention_chunks"}
+// CHECK-SAME:    gpu.prepared = {columns = [64, 64, 64, -64, -64, -64, -64, -64], elements = ["bf16", "bf16", "bf16", "f32", "f32", "f32", "f32", "f32"], inputs = [0, 1, 2, 3, 5], kernel = "attention_chunks"}
 // CHECK:         scf.for
 // CHECK-NOT:       tile.solve_unit
+// CHECK-NOT:       math.exp2
 // CHECK:           %[[RIGHT:.*]]:2 = "tile.map"
 // CHECK:           %[[LOW:.*]] = "tile.dot"(%{{.*}}, %[[RIGHT]]#0)
 // CHECK:           %[[MIDDLE:.*]] = "tile.dot_add"(%[[LOW]], %[[HIGH:.*]], %[[RIGHT]]#1)

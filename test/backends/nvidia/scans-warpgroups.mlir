@@ -1,6 +1,6 @@
 // Where chunks were prepared, warpgroups multiply (wgmma): tiles with columns of v are in registers the other way round, right factors of
-// products among them, left ones in shared memory, where TMA brings them. Two warps make numbers of rows, of the chunk before that which is
-// asked for, while two others ask for tiles and take rows to memory: three stages, or two where there is no room.
+// products among them, left ones in shared memory, where TMA brings them, and numbers of rows, as the kernel before stored them. The other
+// warps ask for tiles and take rows to memory: three stages, or two where there is no room.
 // RUN: attn-opt %inputs/linear/gated-delta-half.mlir -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
 
@@ -10,28 +10,24 @@
 // CHECK-LABEL: void __launch_bounds__(256, 1) attention(
 // CHECK:           for (int stage = 0; stage < 3; ++stage) attn::barrier_init([[ARRIVALS:attn::shared_address\(memory \+ [0-9]+\)]] + 8 * stage, 1);
 // CHECK:         if (attn::warpgroup_index() == 0) {
-// CHECK:               if (threadIdx.x == 64) {
-// CHECK-NEXT:          attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 49152);
+// CHECK:               if (threadIdx.x == 0) {
+// CHECK-NEXT:          attn::barrier_arrive_expect([[ARRIVALS]] + 8 * stage, 50432);
 // CHECK:             attn::tma_load({{.*}}, &k_map_[[CHUNK:64]]x64, [[ARRIVALS]] + 8 * stage, 0, next, {{.*}}, batch);
+// CHECK-COUNT-5:     attn::bulk_load({{.*}}, 256, [[ARRIVALS]] + 8 * stage);
 // CHECK:           const auto give = [&](int last, int stage) {
-// CHECK:           const auto numbers = [&](int now, int stage) {
-// CHECK:             attn::running_sum<[[CHUNK]], false>(
-// CHECK:             attn::named_arrive([[FULL:3]] + stage, 192);
-// CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], before = stage, stage = stage + 1 == 3 ? 0 : stage + 1) {
-// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) attn::named_sync([[EMPTY:6]] + stage, 256);
+// CHECK-NOT:       numbers
+// CHECK:           for (; [[AT:at]] < {{.*}}; [[AT]] += [[CHUNK]], stage = stage + 1 == 3 ? 0 : stage + 1) {
+// CHECK-NEXT:        if ([[AT]] >= 0 + 3 * [[CHUNK]]) {
+// CHECK-NEXT:          attn::named_sync([[EMPTY:6]] + stage, 256);
+// CHECK-NEXT:          give([[AT]] - 3 * [[CHUNK]], stage);
+// CHECK-NEXT:          attn::named_sync({{[0-9]+}}, 128);
+// CHECK-NEXT:        }
 // CHECK-NEXT:        fetch([[AT]], stage);
-// CHECK-NEXT:        attn::commit_copies();
-// CHECK-NEXT:        if (threadIdx.x >= 64 && [[AT]] >= 0 + 3 * [[CHUNK]]) give([[AT]] - 3 * [[CHUNK]], stage);
-// CHECK-NEXT:        if (threadIdx.x < 64 && [[AT]] > 0) {
-// CHECK-NEXT:          attn::await_copies<1>();
-// CHECK-NEXT:          numbers([[AT]] - [[CHUNK]], before);
-// CHECK:           attn::named_sync(9, 128);
 // CHECK:         else {
 
 // The state, rounded, and its residual, are factors. The first read of the state waits for no numbers of rows.
 // CHECK:           float [[STATE:carried]][32];
-// CHECK:             attn::named_sync([[FULL]] + stage, 192);
-// CHECK-NEXT:        attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
+// CHECK:             attn::barrier_wait([[ARRIVALS]] + 8 * stage, parity);
 // CHECK-NOT:         named_sync
 // CHECK:             [[HIGH:packed]][2 * n + r] = attn::pack(attn::BF16{},
 // CHECK:             [[LOW:[a-z_0-9]+]][2 * n + r] = attn::residual(attn::BF16{},
