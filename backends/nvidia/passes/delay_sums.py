@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.carrying import carry
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, said
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.dialects.numbers import number
+from attn_mlir.dialects.numbers import flag, number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.base import Pass
@@ -17,8 +17,11 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 _STAGES = 2
 _LATE, _AUTO = "late", "auto"
 _PURE = ("arith.", "warp.view", "memref.dim")
-_LEAVING = ("warp.view", "warp.elect", "warp.named_sync", "warp.write", "warp.fence_async")
-"""Ops by which a fragment leaves through shared memory (`warp-stage-stores`)."""
+_NUMBERS = ("arith.", "warp.stage")
+_LEAVING = ("warp.view", "warp.elect", "warp.named_sync", "warp.wait", "warp.write", "warp.fence_async", "warp.named_arrive")
+"""Ops by which a fragment leaves through shared memory (`warp-stage-stores`, `warp-specialize-additions`)."""
+_ENDS = ("warp.add_async", "warp.named_arrive")
+"""The last of them: an addition, or what tells who adds."""
 
 
 @dataclass(frozen=True)
@@ -139,12 +142,11 @@ def _read(meeting: ir.Operation) -> DelayedExchange:
 def _leaving(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
     """How sums leave: the ops from the wait for their product to the start of the addition. Raises Refused of other ways."""
     behind = ops[ops.index(wait) + 1 :]
-    adds = [n for n, op in enumerate(behind) if any(inner.name == "warp.add_async" for inner in walk(op))]
-    found = [op for op in behind[: adds[0] + 1] if not op.name.startswith("arith.")] if adds else []
+    adds = [n for n, op in enumerate(behind) if any(inner.name in _ENDS for inner in (op, *walk(op)))]
+    found = [op for op in behind[: adds[0] + 1] if not op.name.startswith(_NUMBERS)] if adds else []
     if not found or any(op.name not in _LEAVING for op in found):
         raise Refused("sums do not leave by TMA, where they are made")
-    (added,) = (inner for inner in walk(found[-1]) if inner.name == "warp.add_async")
-    if ir.BoolAttr(added.attributes["ordered"]).value:
+    if any(flag(inner, "ordered") for inner in walk(found[-1])):
         raise Refused("sums are added in a fixed order")
     made = {value for op in found for value in op.results}
     if any(use.owner.operation not in {inner for op in found for inner in (op, *walk(op))} for value in made for use in value.uses):

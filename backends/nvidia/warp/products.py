@@ -1,9 +1,11 @@
 """Rules of matrix products: wgmma, whose accumulator stays in its registers, and mma.sync of each warp."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
+from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
@@ -11,6 +13,7 @@ from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.dialects.warp.products import STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -42,12 +45,27 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     instruction = (columns, form, name, transposed[0], not transposed[1])
     left = SharedOperand(_told(printer, a), a.atom, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
     factor = SharedOperand(_told(printer, b), b.atom, not transposed[1], row_bytes=b.row)
+    held = (a.registers, a.steps) if isinstance(a, PartlyHeld) else ("", 0)
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
-        printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))
-        printer.line(*product(to, columns, depth, left, factor, name, clear=clear))
+        for each in (instruction, *([(columns, "registers", name, False, not transposed[1])] * (held[1] > 0))):
+            printer.instructions.setdefault(wgmma_name(*each), wgmma(*each))
+        printer.line(*product(to, columns, depth, left, factor, name, clear=clear, held=held))
     except ValueError as error:
         raise UnsupportedError(f"warp: {error} ({source_line(op.location)})") from None
+
+
+@dataclass(frozen=True)
+class PartlyHeld(Address):
+    """A tile in shared memory whose first columns are in an array of registers, too: what so many instructions take."""
+
+    registers: str
+    steps: int
+
+
+def _hold(printer: WarpPrinter, op: ir.Operation, tile: Address, held: str) -> None:
+    steps = ir.RankedTensorType(op.operands[1].type).shape[1] // STEP
+    printer.printed[op.results[0]] = PartlyHeld(tile.address, tile.atom, tile.row, held, steps)
 
 
 def _told(printer: WarpPrinter, memory: Address) -> str:
@@ -74,6 +92,21 @@ def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
     read = [f"attn::hold({a});"] if isinstance(a, str) else []
     printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});", *read)
     printer.printed[op.results[0]] = product_
+
+
+def _pin(printer: WarpPrinter, op: ir.Operation, tile: str, barrier: str, stage: str, phase: str) -> None:
+    """Asynchronous products fly meanwhile: without it, ptxas computes most of a tile after the wait for them, one use after the other.
+
+    Registers of a tile go from its first columns to its last ones.
+    """
+    columns, found = plain(op, "columns"), fragment(op.results[0].type)
+    count = found.elements * columns // found.shape[1] if found is not None else 0
+    for last in (False, True):
+        with printer.writer.unrolled("r", count):
+            printer.line(f'asm volatile("" : "+f"({tile}[r])::"memory");')
+        if not last:
+            printer.line(f"attn::barrier_wait({at(barrier, stage)}, {phase});")
+    printer.printed[op.results[0]] = tile
 
 
 def _mma(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b: Address | SideBySide) -> None:
@@ -104,10 +137,12 @@ def _statement(text: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
+    "warp.hold": _hold,
     "warp.mma": _mma,
     "warp.mma_async": _mma_async,
     "warp.mma_begin": _statement("attn::wgmma_begin();"),
     "warp.mma_commit": _statement("attn::wgmma_commit();"),
     "warp.mma_wait": _mma_wait,
+    "warp.pin": _pin,
     "warp.registers": _registers,
 }

@@ -145,7 +145,7 @@ def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: 
     result = np.zeros(inst.types[0].shape)
     found, skipped, cells = source.rows(batch, head, row, len(result))
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(cells[_own(skipped, len(result), unit, warp.number)], warp, access, full=False)
+        machine.accesses.read(source.columns(cells[_own(skipped, len(result), unit, warp.number)]), warp, access, full=False)
     result[skipped : skipped + len(found)] = found
     return unit.made([result])
 
@@ -166,15 +166,15 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
         if adds:
-            _add(machine, inst, cells[own], column, warp, access)
+            _add(machine, inst, target.columns(cells[own], column, to.shape[-1]), column, warp, access)
         else:
-            machine.accesses.write(cells[own], warp, access)
+            machine.accesses.write(target.columns(cells[own], column, to.shape[-1]), warp, access)
         rows = fragment[skipped : skipped + len(to)][own]
         to[own] = to[own] + rows if adds else rows
 
 
 def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: WarpClock, access: Access) -> None:
-    """Those to other columns of a row are not told apart from it, but where additions must not meet."""
+    """Additions to the same columns of rows."""
     machine.accesses.add(cells, warp, access, ordered=False)
     if inst.attributes["ordered"]:
         machine.accesses.add([(*cell, column) for cell in cells], warp, access, ordered=True)
@@ -199,7 +199,7 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     machine.accesses.write(view.cells(), unit.active[0], access)
     turned = TURNED in inst.attributes
     found, skipped, cells = source.rows(batch, head, row, view.array.shape[turned])
-    machine.accesses.read(cells, unit.active[0], access, full=False)
+    machine.accesses.read(source.columns(cells), unit.active[0], access, full=False)
     landed = np.zeros(view.array.shape)
     if turned:
         landed[:] = _turned(inst, found, row)
@@ -314,6 +314,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     to, skipped, cells = target.rows(batch, head, row, len(view.array))
     flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
+    cells = target.columns(cells, column, view.array.shape[1])
     if adds:
         _add(machine, inst, cells, column, warp, flight.later[0][1])
     else:
@@ -349,7 +350,7 @@ def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     found, skipped, cells = source.rows(batch, head, row, len(value))
     flight = Flight([(warp, Access(warp.key, inst.location)) for warp in unit.active], value)
     for warp, access in flight.accesses:
-        machine.accesses.read(cells[_own(skipped, len(value), unit, warp.number)], warp, access, full=False)
+        machine.accesses.read(source.columns(cells[_own(skipped, len(value), unit, warp.number)]), warp, access, full=False)
     value[skipped : skipped + len(found)] = found[:, column : column + fragment.shape[1]]
     unit.loads.groups.append([flight])
     return flight
