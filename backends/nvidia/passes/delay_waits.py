@@ -11,7 +11,7 @@ from attn_mlir.passes.regions import find_all, maker, walk
 _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
 _CROSSED = (
     *("map", "reduce", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
-    *("fence_async", "write", "named_sync", "wait", "arrive", "atomic_add", "order_now"),
+    *("fence_async", "write", "named_sync", "wait", "arrive", "atomic_add", "order_now", "hold"),
 )
 
 
