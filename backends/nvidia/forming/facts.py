@@ -19,6 +19,8 @@ FIELDS = (
     "turned",
     "reduction_warps",
     "pin",
+    "heads",
+    "programs",
     "held",
 )
 """Names of choices that passes read in it, or in that of tiles."""

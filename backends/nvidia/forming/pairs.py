@@ -54,8 +54,10 @@ class PairsFormer(Former):
         own = {"group": 1} if self.order is not None and self.order.masked else {}
         if self.order is None or self.packed is not None:
             own |= LONGEST_FIRST
-        others = ("group", "join", *(("claims",) if self.claims is None else ()))
+        others = ("group", "heads", "join", *(("claims",) if self.claims is None else ()))
         given = {name: value for name, value in fields.items() if name not in others}
+        if "heads" in fields and self.order is None:
+            given["group"] = fields["heads"]
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 
     def _kind(self) -> str:
