@@ -18,7 +18,7 @@ FIELDS = (
     "windows",
     "turned",
     "reduction_warps",
-    "pin",
+    "pin_maps",
     "heads",
     "programs",
     "held",

@@ -19,7 +19,7 @@ class PinMaps(Pass):
     exponentials of scores while dP is multiplied. ptxas moves most of them behind the wait for that product otherwise, each to its use.
 
     Half: with all of them pinned, warpgroups that share a multiprocessor would overlap each other less. It comes after
-    `warp-delay-waits`, with `pin` = 1 in `warp.schedule`. A kernel stays as it is, with the reason in `warp.refused`, where no map stands
+    `warp-delay-waits`, with `pin_maps` = 1 in `warp.schedule`. A kernel stays as it is, with the reason in `warp.refused`, where no map stands
     between two such waits, or no barrier was waited for before.
     """
 
@@ -31,11 +31,11 @@ class PinMaps(Pass):
 
 
 def _pin(kernel: ir.Operation) -> None:
-    asked = said(kernel, "pin", "0")
+    asked = said(kernel, "pin_maps", "0")
     if asked not in ("0", "1"):
-        raise Refused(f"`pin` in the schedule is 0 or 1, not '{asked}'")
+        raise Refused(f"`pin_maps` in the schedule is 0 or 1, not '{asked}'")
     if asked == "0":
-        raise Refused("the schedule leaves it to compilers where maps are computed (pin)")
+        raise Refused("the schedule leaves it to compilers where maps are computed (pin_maps)")
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
     change_parts(blocks, _change, "no loop multiplies")
 

@@ -46,7 +46,7 @@
       }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !sums
     }
   }) {registers = 240 : i64, sym_name = "consumer", warpgroups = 2 : i64, warps = 4 : i64} : () -> ()
-}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 240 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {pin = 1 : i64}} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 240 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {pin_maps = 1 : i64}} : () -> ()
 
 // -----
 
@@ -56,11 +56,11 @@
   "warp.role"() ({
   ^bb0(%w: index):
   }) {registers = 88 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
-}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {pin = 1 : i64}} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 128 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {pin_maps = 1 : i64}} : () -> ()
 
 // -----
 
-// CHECK: warp.refused = {"warp-pin-maps" = "the schedule leaves it to compilers where maps are computed (pin)"}
+// CHECK: warp.refused = {"warp-pin-maps" = "the schedule leaves it to compilers where maps are computed (pin_maps)"}
 "warp.kernel"() ({
 ^bb0(%n: index):
   "warp.role"() ({
