@@ -38,6 +38,7 @@ BACKEND = Backend(
         "warp-specialize": "passes.specialize_warps:SpecializeWarps",
         "warp-specialize-sums": "passes.specialize_sums:SpecializeSums",
         "warp-scale-rows": "passes.scale_rows:ScaleRows",
+        "warp-specialize-rows": "passes.specialize_rows:SpecializeRows",
         "warp-hold-factors": "passes.hold_factors:HoldFactors",
         "warp-pipeline-loads": "passes.pipeline_loads:PipelineLoads",
         "warp-prefetch-loads": "passes.prefetch_loads:PrefetchLoads",

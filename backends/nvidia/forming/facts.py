@@ -19,6 +19,8 @@ FIELDS = (
     "turned",
     "reduction_warps",
     "pin_maps",
+    "row_warps",
+    "named",
     "heads",
     "programs",
     "held",

@@ -36,7 +36,9 @@ def _share(printer: WarpPrinter, op: ir.Operation) -> None:
         printer.line(f"const int {name} = (warp - {first}) / {warps}, {name}_warp = (warp - {first}) % {warps};")
         with printer.writer.block():
             printer.line(f"const int warp = {name}_warp;")
+            printer.rolled = True  # unrolled, a loop of loads takes more than the registers that a producer has
             printer.block(op.regions[0].blocks[0])
+            printer.rolled = False
 
 
 def _elect(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -62,6 +64,7 @@ def _for(printer: WarpPrinter, op: ir.Operation, begin: str, end: str, step: str
     for target, value in zip(carried, list(op.operands)[3:], strict=True):
         printer.assign(target, value)
     n = printer.name(index, "n")
+    printer.line(*(["#pragma unroll 1"] if printer.rolled else []))
     with printer.writer.block(f"for ({printer.context.type_of(index)} {n} = {begin}; {n} < {end}; {n} += {step})"):
         printer.block(block, carried)
     printer.printed.update(zip(op.results, carried, strict=True))
