@@ -47,7 +47,9 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
         roles, buffers = ([op for op in ops if op.name == f"warp.{name}"] for name in ("role", "alloc"))
         if not check(self, bool(roles), "has roles"):
             return False
-        sizes = [[ir.IntegerAttr(role.attributes[name]).value for name in ("warpgroups", "registers")] for role in roles if not shares(role)]
+        sizes = [
+            [ir.IntegerAttr(role.attributes[name]).value for name in ("warpgroups", "registers")] for role in roles if not shares(role)
+        ]
         threads = WARPS * self.lanes.value
         given = self.registers.value * threads * sum(groups for groups, _ in sizes)
         asked = threads * sum(groups * registers for groups, registers in sizes)

@@ -15,7 +15,16 @@ from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, pr
 from warp_text import check_text
 
 _DIM = 128
-_ADDED: Fields = {"emitter": "warp", "reduction_warps": 1, "row_warps": 1, "pin_maps": 1, "held": 1, "scale": 1, "block_q": 128, "block_kv": 64}
+_ADDED: Fields = {
+    "emitter": "warp",
+    "reduction_warps": 1,
+    "row_warps": 1,
+    "pin_maps": 1,
+    "held": 1,
+    "scale": 1,
+    "block_q": 128,
+    "block_kv": 64,
+}
 _CLAIMED: Fields = {**_ADDED, "claims": 1}
 FORMS: dict[str, tuple[int, str, Fields]] = {
     "at once": (128, "consumers", _ADDED),

@@ -151,7 +151,9 @@ class PairsFormer(Former):
         """
         if self.order is not None:
             return is_apart(queries, columns, self.warpgroups) and self.order.parts == 1
-        return is_alone(str(attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")), (queries, columns), self.warpgroups)
+        return is_alone(
+            str(attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")), (queries, columns), self.warpgroups
+        )
 
     def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
         """The first queries and columns of the products of a warpgroup, and how many columns each has."""

@@ -24,7 +24,8 @@ class ClaimSums(Pass):
 
     That a store is done, it tells before the next tile is written, as then it mostly is: two numbers in shared memory tell which counter
     is held. Warps that do nothing else (`warp-specialize-additions`) wait for it, and tell it at once. It comes after that pass, with
-    `claims` in `warp.schedule`: 1, or up to how many queries of a head. Heads of more are added to zeros, and nobody asks for their counters.
+    `claims` in `warp.schedule`: 1, or up to how many queries of a head. Heads of more are added to zeros, and nobody asks for their
+    counters.
 
     A kernel stays as it is, with the reason in `warp.refused`, where sums leave in another way.
     """

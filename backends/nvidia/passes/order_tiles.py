@@ -66,7 +66,7 @@ def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]
 
 
 def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, group: tuple[int, int], how: tuple[bool, bool]) -> None:
-    """`group`: how many heads, and at most how many tiles (0: any number); `how`: whether the last blocks come first, and tiles are drawn."""
+    """`group`: its heads, and its tiles at most (0: any number); `how`: whether the last blocks come first, and tiles are drawn."""
     reverse, drawn = how
     body = loop.regions[0].blocks[0]
     tile, blocks, count = body.arguments[0], block.operands[1], loop.operands[2]

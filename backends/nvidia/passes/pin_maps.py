@@ -19,8 +19,8 @@ class PinMaps(Pass):
     exponentials of scores while dP is multiplied. ptxas moves most of them behind the wait for that product otherwise, each to its use.
 
     Half: with all of them pinned, warpgroups that share a multiprocessor would overlap each other less. It comes after
-    `warp-delay-waits`, with `pin_maps` = 1 in `warp.schedule`. A kernel stays as it is, with the reason in `warp.refused`, where no map stands
-    between two such waits, or no barrier was waited for before.
+    `warp-delay-waits`, with `pin_maps` = 1 in `warp.schedule`. A kernel stays as it is, with the reason in `warp.refused`, where no map
+    stands between two such waits, or no barrier was waited for before.
     """
 
     name = "warp-pin-maps"

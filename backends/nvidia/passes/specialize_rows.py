@@ -21,8 +21,8 @@ _STAGES = 4
 @dataclass(frozen=True)
 class SpecializeRows(Pass):
     """Where the producer copies numbers of rows with each tile, lets an idle warp of its warpgroup do that, in a ring of their own of four
-    stages: it runs further ahead than shared memory has room for tiles. A producer whose lanes load and scale numbers starts the next copies
-    when they have landed, and the product of a tile cannot begin before.
+    stages: it runs further ahead than shared memory has room for tiles. A producer whose lanes load and scale numbers starts the next
+    copies when they have landed, and the product of a tile cannot begin before.
 
     Consumers wait for the numbers where they wait for the tile, and give their stage back behind the last map that reads them.
 
@@ -35,17 +35,6 @@ class SpecializeRows(Pass):
     def run(self, module: ir.Operation) -> bool:
         change_kernels(module, self.name, _split)
         return True
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """The copies, the buffers that they fill, and the barriers of their tiles; those of their own that numbers get."""
-
-    copies: list[ir.Operation]
-    buffers: list[ir.Value]
-    tiles: ir.Value
-    full: ir.Value
-    free: ir.Value
 
 
 def _split(kernel: ir.Operation) -> None:
@@ -64,19 +53,19 @@ def _split(kernel: ir.Operation) -> None:
     reads = [use.owner.operation for buffer in buffers for use in buffer.uses if use.owner.operation not in copies]
     if len(barriers) != 1 or any(op.name != "memref.load" or maker(op.operands[1], "warp.stage") is None for op in reads):
         raise Refused("numbers of rows come with tiles of several rings, or are read by other ops than maps")
-    each = [sum(op.block == copy.block for op in copies) for copy in copies]
-    if set(each) != {len(buffers)}:
+    if {sum(op.block == copy.block for op in copies) for copy in copies} != {len(buffers)}:
         raise Refused("a loop copies some of the numbers of rows alone")
     (tiles,), lanes = barriers, number(kernel, "lanes")
+    readings = _readings(reads, tiles)
     stages, arrivals = stages_and_arrivals(tiles.type)
     with kernel.location, ir.InsertionPoint(host):
         with build.named("rows_full"):
             full = build.barrier(_STAGES, lanes * len(buffers))
         with build.named("rows_free"):
             free = build.barrier(_STAGES, WARPS * number(consumer, "warpgroups"))
-    numbers = _Numbers(copies, buffers, tiles, full, free)
-    _listen(reads, numbers)
-    _make(host, numbers, first)
+    for each in readings:
+        each.listen(full, free)
+    _make(host, copies, (full, free), first)
     with kernel.location:
         tiles.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals - lanes * len(buffers)} : i64>"))
         for buffer in buffers:
@@ -86,27 +75,44 @@ def _split(kernel: ir.Operation) -> None:
         op.erase()
 
 
-def _listen(reads: list[ir.Operation], numbers: _Numbers) -> None:
-    """Lets the blocks of consumers that read numbers wait for them, and give them back."""
+@dataclass(frozen=True)
+class _Reading:
+    """How a block of consumers reads numbers: `reads` of the stage for which it `waits`; the `last` one is in that op."""
+
+    reads: list[ir.Operation]
+    waits: ir.Operation
+    last: ir.Operation
+
+    @classmethod
+    def of(cls, block: ir.Block, reads: list[ir.Operation], tiles: ir.Value) -> "_Reading":
+        """Raises Refused where it reads those of other tiles."""
+        ops = [view.operation for view in block.operations]
+        stage = reads[0].operands[1]
+        waits = [op for op in ops if op.name == "warp.wait" and list(op.operands)[:2] == [tiles, stage]]
+        if len(waits) != 1 or any(op.operands[1] != stage for op in reads):
+            raise Refused("a loop reads numbers of rows of other tiles than that for which it waits")
+        return cls(reads, waits[0], max((_top(op, block) for op in reads), key=ops.index))
+
+    def listen(self, full: ir.Value, free: ir.Value) -> None:
+        """Lets the block wait for numbers in a ring of their own, and give them back."""
+        with self.waits.location:
+            with ir.InsertionPoint(self.waits), build.named("rows_stage"):
+                count = self.waits.operands[1].owner.operation.operands[0]  # type: ignore[union-attr]
+                own, phase = build.stage(count, _STAGES)
+            with ir.InsertionPoint.after(self.waits):
+                build.op("wait", [full, own, phase])
+        for op in self.reads:
+            op.operands[1] = own
+        with self.last.location, ir.InsertionPoint.after(self.last):
+            build.op("arrive", [free, own])
+
+
+def _readings(reads: list[ir.Operation], tiles: ir.Value) -> list[_Reading]:
+    """By blocks that count their tiles. Raises Refused."""
     by_block: dict[ir.Block, list[ir.Operation]] = {}
     for op in reads:
-        stage = op.operands[1].owner.operation  # type: ignore[union-attr]
-        by_block.setdefault(stage.block, []).append(op)
-    for block, mine in by_block.items():
-        ops = [view.operation for view in block.operations]
-        stage = mine[0].operands[1].owner.operation  # type: ignore[union-attr]
-        waits = [op for op in ops if op.name == "warp.wait" and op.operands[0] == numbers.tiles and op.operands[1] == stage.results[0]]
-        if len(waits) != 1 or any(op.operands[1] != stage.results[0] for op in mine):
-            raise Refused("a loop reads numbers of rows of other tiles than that for which it waits")
-        with waits[0].location, ir.InsertionPoint(waits[0]), build.named("rows_stage"):
-            own, phase = build.stage(stage.operands[0], _STAGES)
-        with waits[0].location, ir.InsertionPoint.after(waits[0]):
-            build.op("wait", [numbers.full, own, phase])
-        for op in mine:
-            op.operands[1] = own
-        last = max((_top(op, block) for op in mine), key=ops.index)
-        with last.location, ir.InsertionPoint.after(last):
-            build.op("arrive", [numbers.free, own])
+        by_block.setdefault(op.operands[1].owner.operation.block, []).append(op)  # type: ignore[union-attr]
+    return [_Reading.of(block, mine, tiles) for block, mine in by_block.items()]
 
 
 def _top(op: ir.Operation, block: ir.Block) -> ir.Operation:
@@ -118,8 +124,8 @@ def _top(op: ir.Operation, block: ir.Block) -> ir.Operation:
     return op
 
 
-def _make(host: ir.Operation, numbers: _Numbers, first: int) -> None:
-    """The new role, after the producer: a slice of it, with the copies, each behind a wait for its stage."""
+def _make(host: ir.Operation, copies: list[ir.Operation], ring: tuple[ir.Value, ir.Value], first: int) -> None:
+    """The new role, after the producer: a slice of it, with the copies, behind a wait for their stage. `ring`: barriers, full and free."""
     block = host.regions[0].blocks[0]
     firsts = [view.operation for loop in find_all(host, "scf.while") for view in loop.regions[0].blocks[0].operations]
     drawn = [op for op in firsts if op.name in ("warp.wait", "warp.arrive")]
@@ -127,7 +133,7 @@ def _make(host: ir.Operation, numbers: _Numbers, first: int) -> None:
         stages, arrivals = stages_and_arrivals(barrier.type)
         with host.location:
             barrier.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + 1} : i64>"))
-    part = Slice(block, [*drawn, *numbers.copies])
+    part = Slice(block, [*drawn, *copies])
     attributes = {"warpgroups": 1, "warps": 1, "registers": number(host, "registers"), "first_warp": first}
     with host.location, ir.InsertionPoint.after(host):
         boxed = {"sym_name": ir.StringAttr.get("rows"), **{key: i64(value) for key, value in attributes.items()}}
@@ -137,17 +143,17 @@ def _make(host: ir.Operation, numbers: _Numbers, first: int) -> None:
     known_stages: dict[ir.Block, ir.Value] = {}
 
     def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:
-        if op not in numbers.copies:
+        if op not in copies:
             return False
         with op.location:
             if op.block not in known_stages:
                 count = op.operands[6].owner.operation.operands[0]  # type: ignore[union-attr]
                 with build.named("rows_stage"):
                     stage, phase = build.stage(known.get(count, count), _STAGES)
-                build.op("wait", [numbers.free, stage, arith.XOrIOp(phase, build.index(1)).result])
+                build.op("wait", [ring[1], stage, arith.XOrIOp(phase, build.index(1)).result])
                 known_stages[op.block] = stage
             copy = clone_op(op, known)
-            copy.operands[5], copy.operands[6] = numbers.full, known_stages[op.block]
+            copy.operands[5], copy.operands[6] = ring[0], known_stages[op.block]
         return True
 
     with host.location, ir.InsertionPoint(own):

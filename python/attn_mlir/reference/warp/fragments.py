@@ -53,7 +53,9 @@ def _vote(machine: Machine, unit: Warpgroup, inst: Inst, condition: np.ndarray) 
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
 
-def _pin(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, barrier: list[Barrier], stage: int, phase: int) -> list[np.ndarray]:
+def _pin(
+    machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, barrier: list[Barrier], stage: int, phase: int
+) -> list[np.ndarray]:
     """A look at a phase that is over, as this role knows."""
     slot = stage_of(inst, barrier, stage)
     known = unit.waited.get(id(slot), -2)
