@@ -18,6 +18,8 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
+_HOPPER = ("reduction_warps", "held")
+"""Fields that a schedule of the Hopper emitter has for its own kernels."""
 _WIDE = 128
 """Columns of rows from which on a kernel is one of wide rows."""
 
@@ -54,9 +56,15 @@ class PairsFormer(Former):
         own = {"group": 1} if self.order is not None and self.order.masked else {}
         if self.order is None or self.packed is not None:
             own |= LONGEST_FIRST
-        others = ("group", "heads", "join", *(("claims",) if self.claims is None else ()))
+        others = (
+            "group",
+            "heads",
+            "join",
+            *(("claims",) if self.claims is None else ()),
+            *(_HOPPER if fields.get("emitter") != "warp" else ()),
+        )
         given = {name: value for name, value in fields.items() if name not in others}
-        if "heads" in fields and self.order is None:
+        if "heads" in fields and self.order is None and fields.get("emitter") == "warp":
             given["group"] = fields["heads"]
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 

@@ -166,18 +166,11 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
         if adds:
-            _add(machine, inst, target.columns(cells[own], column, to.shape[-1]), column, warp, access)
+            machine.accesses.add(target.columns(cells[own], column, to.shape[-1]), warp, access, inst.attributes["ordered"])
         else:
             machine.accesses.write(target.columns(cells[own], column, to.shape[-1]), warp, access)
         rows = fragment[skipped : skipped + len(to)][own]
         to[own] = to[own] + rows if adds else rows
-
-
-def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: WarpClock, access: Access) -> None:
-    """Additions to the same columns of rows."""
-    machine.accesses.add(cells, warp, access, ordered=False)
-    if inst.attributes["ordered"]:
-        machine.accesses.add([(*cell, column) for cell in cells], warp, access, ordered=True)
 
 
 def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) -> np.ndarray:
@@ -316,7 +309,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
     cells = target.columns(cells, column, view.array.shape[1])
     if adds:
-        _add(machine, inst, cells, column, warp, flight.later[0][1])
+        machine.accesses.add(cells, warp, flight.later[0][1], inst.attributes["ordered"])
     else:
         machine.accesses.write(cells, warp, flight.later[0][1])
     unit.stores.open.append(flight)
