@@ -10,7 +10,7 @@ from attn_mlir.dialects.warp.layouts import column_at, turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
-from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
+from attn_mlir.reference.warp.clocks import Access, Clocks
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
