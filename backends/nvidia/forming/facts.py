@@ -18,11 +18,8 @@ FIELDS = (
     "windows",
     "turned",
     "reduction_warps",
-    "pin_maps",
-    "row_warps",
     "named",
-    "heads",
-    "programs",
+    "elect",
     "held",
 )
 """Names of choices that passes read in it, or in that of tiles."""

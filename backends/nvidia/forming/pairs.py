@@ -64,8 +64,6 @@ class PairsFormer(Former):
             *(_HOPPER if fields.get("emitter") != "warp" else ()),
         )
         given = {name: value for name, value in fields.items() if name not in others}
-        if "heads" in fields and self.order is None and fields.get("emitter") == "warp":
-            given["group"] = fields["heads"]
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 
     def _kind(self) -> str:

@@ -44,13 +44,12 @@ class OrderTiles(Pass):
         if not self.group and not wanted(kernel, "group"):
             raise Refused("the schedule has no groups of heads")
         heads = chosen(kernel, "group", self.group, thresholds.WARP_HEADS)
-        programs = chosen(kernel, "programs", 0, 0)
         reverse, drawn = wanted(kernel, "reverse"), draws(kernel) and not self.rounds
         found = [_read(loop) for loop in find_all(kernel, "scf.for") if maker(loop.operands[0], "warp.block_id") is not None]
         if not found:
             raise Refused("no loop takes tiles from its thread block's number on")
         for loop, block, pair in found:
-            _renumber(loop, block, pair, (heads, programs), (reverse, drawn))
+            _renumber(loop, block, pair, heads, (reverse, drawn))
 
 
 def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]:
@@ -65,8 +64,8 @@ def _read(loop: ir.Operation) -> tuple[ir.Operation, ir.Operation, ir.Operation]
     return loop, block, pair
 
 
-def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, group: tuple[int, int], how: tuple[bool, bool]) -> None:
-    """`group`: its heads, and its tiles at most (0: any number); `how`: whether the last blocks come first, and tiles are drawn."""
+def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, heads: int, how: tuple[bool, bool]) -> None:
+    """`how`: whether the last blocks come first, and whether tiles are drawn."""
     reverse, drawn = how
     body = loop.regions[0].blocks[0]
     tile, blocks, count = body.arguments[0], block.operands[1], loop.operands[2]
@@ -76,16 +75,12 @@ def _renumber(loop: ir.Operation, block: ir.Operation, pair: ir.Operation, group
         loop.operands[1] = tiles
     with loop.location, ir.InsertionPoint.at_block_begin(body):
         one, two, many = build.index(1), build.index(2), build.index(_MOST)
-        heads = build.index(group[0])
-        if group[1]:
-            few = arith.DivUIOp(build.index(group[1]), arith.MaxSIOp(blocks, one).result).result
-            heads = arith.MaxSIOp(arith.MinSIOp(heads, few).result, one).result
-        size = arith.MulIOp(blocks, heads).result
-        first = _bounded(arith.MulIOp(arith.DivUIOp(tile, size).result, heads).result, many)
+        size = arith.MulIOp(blocks, build.index(heads)).result
+        first = _bounded(arith.MulIOp(arith.DivUIOp(tile, size).result, build.index(heads)).result, many)
         inside = arith.RemUIOp(tile, size).result
         known = product is not None and product.operands[1] == blocks
         pairs = _bounded(product.operands[0] if product is not None and known else arith.DivUIOp(tiles, blocks).result, many)
-        width = arith.MaxSIOp(arith.MinSIOp(arith.SubIOp(pairs, first).result, heads).result, one).result
+        width = arith.MaxSIOp(arith.MinSIOp(arith.SubIOp(pairs, first).result, build.index(heads)).result, one).result
         # Rounds of the group whose tiles all exist, every second of them from its end.
         round_ = arith.DivUIOp(inside, count).result
         begin, end = (arith.MulIOp(n, count).result for n in (round_, arith.AddIOp(round_, one).result))

@@ -13,7 +13,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
 
 _STAGES = 2
-_BARRIERS = 512
+_BARRIERS = 1024
 """Bytes of shared memory that barriers and single numbers may take beside buffers."""
 
 

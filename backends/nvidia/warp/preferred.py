@@ -55,7 +55,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_HOPPER = frozenset({"reduction_warps", "held", "heads"})
+_HOPPER = frozenset({"reduction_warps", "held"})
 """Of the fields that passes read, those whose values in a schedule of the Hopper emitter are for its kernels."""
 _READ = frozenset(
     {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - _HOPPER

@@ -5,7 +5,6 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
-from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import ELEMENTS, element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
@@ -94,21 +93,6 @@ def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
     printer.printed[op.results[0]] = product_
 
 
-def _pin(printer: WarpPrinter, op: ir.Operation, tile: str, barrier: str, stage: str, phase: str) -> None:
-    """Asynchronous products fly meanwhile: without it, ptxas computes most of a tile after the wait for them, one use after the other.
-
-    Registers of a tile go from its first columns to its last ones.
-    """
-    columns, found = plain(op, "columns"), fragment(op.results[0].type)
-    count = found.elements * columns // found.shape[1] if found is not None else 0
-    for last in (False, True):
-        with printer.writer.unrolled("r", count):
-            printer.line(f'asm volatile("" : "+f"({tile}[r])::"memory");')
-        if not last:
-            printer.line(f"attn::barrier_wait({at(barrier, stage)}, {phase});")
-    printer.printed[op.results[0]] = tile
-
-
 def _mma(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Address, b: Address | SideBySide) -> None:
     """Each warp multiplies its rows of a; compilers see the registers that it changes, and copy those that something else needs."""
     found, right = fragment(op.results[0].type), op.operands[2].type
@@ -143,6 +127,5 @@ RULES: dict[str, Rule] = {
     "warp.mma_begin": _statement("attn::wgmma_begin();"),
     "warp.mma_commit": _statement("attn::wgmma_commit();"),
     "warp.mma_wait": _mma_wait,
-    "warp.pin": _pin,
     "warp.registers": _registers,
 }

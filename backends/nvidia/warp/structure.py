@@ -36,7 +36,7 @@ def _share(printer: WarpPrinter, op: ir.Operation) -> None:
         printer.line(f"const int {name} = (warp - {first}) / {warps}, {name}_warp = (warp - {first}) % {warps};")
         with printer.writer.block():
             printer.line(f"const int warp = {name}_warp;")
-            printer.rolled = True  # unrolled, a loop of loads takes more than the registers that a producer has
+            printer.rolled = True  # a producer has few registers
             printer.block(op.regions[0].blocks[0])
             printer.rolled = False
 

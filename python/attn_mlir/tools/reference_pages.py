@@ -45,7 +45,6 @@ _SCORES = (
     "warp-stale-",
     "warp-conditional-",
     "warp-merge-",
-    "warp-pin-",
     "warp-reverse-",
     "warp-bound-",
     "warp-scale-",

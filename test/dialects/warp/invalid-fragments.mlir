@@ -115,19 +115,3 @@
   %x = memref.load %t[%i, %i] : memref<64x64xf32, #warp.shared<128 : i64>>
   "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
 }) {reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
-
-// -----
-
-%t = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
-%b = ub.poison : !warp.barrier<1 : i64, 1 : i64>
-%c0 = arith.constant 0 : index
-// expected-error @below {{'warp.pin' gives the tile of f32 in registers that it takes, got tensor<64x64xf16, #warp.layout<"wgmma", "tile">> and tensor<64x64xf16, #warp.layout<"wgmma", "tile">>}}
-%p = "warp.pin"(%t, %b, %c0, %c0) {columns = 32} : (tensor<64x64xf16, #warp.layout<"wgmma", "tile">>, !warp.barrier<1 : i64, 1 : i64>, index, index) -> tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
-
-// -----
-
-%t = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
-%b = ub.poison : !warp.barrier<1 : i64, 1 : i64>
-%c0 = arith.constant 0 : index
-// expected-error @below {{'warp.pin' pins a multiple of 8 of the 64 columns, got 12}}
-%p = "warp.pin"(%t, %b, %c0, %c0) {columns = 12} : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, !warp.barrier<1 : i64, 1 : i64>, index, index) -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>

@@ -73,11 +73,6 @@
       // CHECK: "warp.claim"(%[[SEMAPHORE]], %{{.*}}, %[[NOW]]) : (memref<?xi32>, index, index) -> i1
       %first = "warp.claim"(%semaphore, %c0, %now) : (memref<?xi32>, index, index) -> i1
     }) : () -> ()
-    %counted, %parity = "warp.stage"(%c0) {stages = 2 : i64} : (index) -> (index, index)
-    %product = ub.poison : tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
-    // CHECK: "warp.pin"(%{{.*}}) {columns = 32 : i64}
-    %pinned = "warp.pin"(%product, %landed, %counted, %parity) {columns = 32}
-        : (tensor<64x64xf32, #warp.layout<"wgmma", "tile">>, !warp.barrier<2 : i64, 33 : i64>, index, index) -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
     %keys = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
     %columns = ub.poison : tensor<64x16xf16, #warp.layout<"wgmma", "tile">>
     // CHECK: "warp.hold"(%{{.*}}) : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x16xf16, #warp.layout<"wgmma", "tile">>)

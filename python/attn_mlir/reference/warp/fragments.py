@@ -6,8 +6,6 @@ import numpy as np
 
 from attn_mlir.dialects.warp.layouts import Fragment
 from attn_mlir.philox import kept
-from attn_mlir.reference.warp.barriers import stage_of
-from attn_mlir.reference.warp.clocks import Barrier
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import rounded
@@ -53,17 +51,6 @@ def _vote(machine: Machine, unit: Warpgroup, inst: Inst, condition: np.ndarray) 
     return bool(np.any(rows_of(condition, inst.source_fragments[0], unit.active[0].number)))
 
 
-def _pin(
-    machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, barrier: list[Barrier], stage: int, phase: int
-) -> list[np.ndarray]:
-    """A look at a phase that is over, as this role knows."""
-    slot = stage_of(inst, barrier, stage)
-    known = unit.waited.get(id(slot), -2)
-    if known < 0 or known & 1 != phase:
-        raise Fault("wrong phase", inst.location, f"looks at a phase of parity {phase} of stage {stage} for which it has not waited")
-    return [tile]
-
-
 def _reaches(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray) -> bool:
     """NaN reaches the limit: a comparison with it is false."""
     own = rows_of(tile, inst.source_fragments[0], unit.active[0].number)
@@ -82,7 +69,6 @@ RULES: dict[str, Rule] = {
     "attn.kept": _kept,
     "tensor.extract": _extract,
     "warp.map": _map,
-    "warp.pin": _pin,
     "warp.reaches": _reaches,
     "warp.reduce": _reduce,
     "warp.vote": _vote,
