@@ -50,6 +50,7 @@ BACKEND = Backend(
         "warp-delay-waits": "passes.delay_waits:DelayWaits",
         "warp-ping-pong": "passes.ping_pong:PingPong",
         "warp-stage-stores": "passes.stage_stores:StageStores",
+        "warp-specialize-additions": "passes.specialize_additions:SpecializeAdditions",
         "warp-claim-sums": "passes.claim_sums:ClaimSums",
         "warp-pipeline-exchange": "passes.pipeline_exchange:PipelineExchange",
         "warp-read-early": "passes.read_early:ReadEarly",

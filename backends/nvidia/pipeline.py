@@ -26,7 +26,7 @@ SCHEDULE = (
     "warp-stage-rows,warp-stage-windows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
-    "warp-ping-pong,warp-stage-stores,warp-claim-sums,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
+    "warp-ping-pong,warp-stage-stores,warp-specialize-additions,warp-claim-sums,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
 )
 """From tiled kernels that `tile-schedule` has left to kernels of the `warp` dialect, where their passes apply."""
 
@@ -45,6 +45,7 @@ _OF_HOPPER = (
     *(
         "warp-stage-windows",
         "warp-specialize-sums",
+        "warp-specialize-additions",
         "warp-claim-sums",
         "warp-scale-rows",
         "warp-order-products",

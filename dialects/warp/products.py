@@ -8,6 +8,9 @@ from attn_mlir.dialects.warp.dialect import PendingType, Warp
 from attn_mlir.dialects.warp.kinds import in_form, is_shared, settled
 from attn_mlir.mlir import ext, ir
 
+STEP = 16
+"""Columns that one product of 16-bit elements sums over at a time."""
+
 
 def _checks_product(op: Any) -> bool:
     """Accumulator [M, N] += a [M, K] times b [K, N], where `transpose_a` and `transpose_b` say that they are stored the other way."""
@@ -35,6 +38,26 @@ class RegistersOp(Warp.Operation, name="registers"):
     def verify_invariants(self) -> bool:
         return check(
             self, in_form(self.result.type, "tile") is not None, f"are those of a tile that fits its layout, got {self.result.type}"
+        )
+
+
+class HoldOp(Warp.Operation, name="hold"):
+    """The tile, of whose first columns a fragment has the same numbers: a product takes these from registers, and reads the others."""
+
+    tile: ext.Operand[Any]
+    held: ext.Operand[Any]
+    result: ext.Result[Any]
+
+    def verify_invariants(self) -> bool:
+        tile, held = self.tile.type, in_form(self.held.type, "tile")
+        fits = is_shared(tile, 2) and held is not None and held.shape[0] == tile.shape[0] and held.element == str(tile.element_type)
+        if not check(self, fits, f"holds the first columns of a tile in shared memory, got {self.held.type} of {tile}"):
+            return False
+        assert held is not None
+        columns = held.shape[1]
+        some = columns % STEP == 0 and columns < tile.shape[1]
+        return check(self, some, f"holds a multiple of {STEP} of the {tile.shape[1]} columns, not all, got {columns}") and check(
+            self, self.result.type == tile, f"gives the tile that it takes, got {self.result.type}"
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import Warp
@@ -46,7 +47,9 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
         roles, buffers = ([op for op in ops if op.name == f"warp.{name}"] for name in ("role", "alloc"))
         if not check(self, bool(roles), "has roles"):
             return False
-        sizes = [[ir.IntegerAttr(role.attributes[name]).value for name in ("warpgroups", "registers")] for role in roles]
+        sizes = [
+            [ir.IntegerAttr(role.attributes[name]).value for name in ("warpgroups", "registers")] for role in roles if not shares(role)
+        ]
         threads = WARPS * self.lanes.value
         given = self.registers.value * threads * sum(groups for groups, _ in sizes)
         asked = threads * sum(groups * registers for groups, registers in sizes)
@@ -62,7 +65,8 @@ class KernelOp(Warp.Operation, name="kernel", traits=[ir.NoTerminatorTrait, ir.I
 class RoleOp(Warp.Operation, name="role", traits=[ir.NoTerminatorTrait]):
     """What `warpgroups` of the thread block do, after those of the roles before. The region takes which of them it is, 0 first.
 
-    `warps` of each run it, with `registers` a thread, which `setmaxnreg` gives them.
+    `warps` of each run it, with `registers` a thread, which `setmaxnreg` gives them. With an attribute `first_warp`, a role shares the
+    only warpgroup of the role before, and has its registers: its "warpgroups" are so many `warps` each of that one, from `first_warp` on.
     """
 
     sym_name: ir.StringAttr
@@ -77,10 +81,54 @@ class RoleOp(Warp.Operation, name="role", traits=[ir.NoTerminatorTrait]):
             check(self, inside(self, "warp.kernel"), "stands in 'warp.kernel'")
             and check(self, groups > 0 and 0 < warps <= WARPS, f"has warpgroups, of 1 to {WARPS} warps, got {groups} of {warps}")
             and check(self, registers % 8 == 0 and 24 <= registers <= 512, f"has a multiple of 8 registers from 24 on, got {registers}")
+            and self._shares_well()
         )
 
     def verify_region_invariants(self) -> bool:
         return check(self, _index_arguments(self, 1), "has a region that takes the warpgroup, an index")
+
+    def _shares_well(self) -> bool:
+        """Whether warps of a warpgroup that another role begins are that role's for none, and exist."""
+        if not shares(self.operation):
+            return True
+        host, first = host_of(self.operation), number(self.operation, "first_warp")
+        if not check(self, host is not None, "shares the warpgroup of a role before it, and there is none"):
+            return False
+        assert host is not None
+        same = number(host, "registers") == self.registers.value and number(host, "warpgroups") == 1
+        taken = first_free_warp(host, self.operation)
+        last = first + self.warpgroups.value * self.warps.value
+        return check(self, same, "shares the only warpgroup of a role with as many registers") and check(
+            self, taken <= first and last <= WARPS, f"has warps {first} to {last - 1}, those from {taken} to {WARPS - 1} are free"
+        )
+
+
+def shares(role: ir.Operation) -> bool:
+    """Whether a role has warps of the warpgroup of a role before it."""
+    return "first_warp" in role.attributes
+
+
+def host_of(role: ir.Operation) -> ir.Operation | None:
+    """The role that begins the warpgroup which another one shares, if there is one."""
+    before = _roles_before(role)
+    return next((each for each in reversed(before) if not shares(each)), None)
+
+
+def first_free_warp(host: ir.Operation, role: ir.Operation | None = None) -> int:
+    """The first warp of a role's warpgroup that neither it has nor those that share it, up to `role` where it is given."""
+    block = host.block
+    ops = [view.operation for view in block.operations if view.operation.name == "warp.role"]
+    taken = number(host, "warps")
+    for each in ops[ops.index(host) + 1 :]:
+        if not shares(each) or (role is not None and each == role):
+            break
+        taken = number(each, "first_warp") + number(each, "warpgroups") * number(each, "warps")
+    return taken
+
+
+def _roles_before(role: ir.Operation) -> list[ir.Operation]:
+    ops = [view.operation for view in role.block.operations if view.operation.name == "warp.role"]
+    return ops[: ops.index(role)]
 
 
 class ElectOp(Warp.Operation, name="elect", traits=[ir.NoTerminatorTrait]):

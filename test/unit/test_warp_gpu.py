@@ -22,6 +22,16 @@ def _ahead(b: Any, h: Any, i: Any, j: Any) -> Any:
     return i + (kv_len() - q_len() + 3) >= j
 
 
+def _causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """The first keys are seen by all queries: the first thread block at a block of queries stores its sums."""
+    return i >= j
+
+
+def _cooler(s: Any) -> Any:
+    """No other test has compiled this one."""
+    return rows.sigmoid(0.75 * s)
+
+
 def _documents(device: str) -> dict[str, Any]:
     """Four documents of 200 positions, in which keys before a query and three more are seen."""
     numbers = (torch.arange(800, device=device) // 200).to(torch.int32)
@@ -45,6 +55,9 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], int]] =
     "documents wide": (_documents, 128),
     "softcap": ({**CAUSAL, "score_mod": mods.softcap(9.5)}, 64),
     "rectified": ({**CAUSAL, "row": _rectified}, 64),
+    "sigmoid wide": ({"mask_mod": _causal, "row": _cooler}, 128),
+    "softcap wide": ({"mask_mod": _causal, "score_mod": mods.softcap(9.5)}, 128),
+    "rectified wide": ({"mask_mod": _causal, "row": _rectified}, 128),
 }
 """Options of a call, or what makes them for a device; columns."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

@@ -17,10 +17,16 @@ FIELDS = (
     "tile_stages",
     "windows",
     "turned",
+    "reduction_warps",
+    "named",
+    "elect",
+    "held",
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1
 """The first of the named barriers of warpgroups in ping-pong, one for each of them; 0 is that of all threads."""
+ADDITIONS = 5
+"""The first of the named barriers at which a warpgroup tells a warp that adds its sums that these are written, one for each of them."""
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 EXCHANGE = 12

@@ -7,7 +7,7 @@ from typing import ClassVar
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.claims import Claims
+from attn_mlir.backends.nvidia.forming.claims import Claims, is_alone, is_apart
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
@@ -18,6 +18,8 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
+_HOPPER = ("reduction_warps", "held")
+"""Fields that a schedule of the Hopper emitter has for its own kernels."""
 _WIDE = 128
 """Columns of rows from which on a kernel is one of wide rows."""
 
@@ -54,7 +56,13 @@ class PairsFormer(Former):
         own = {"group": 1} if self.order is not None and self.order.masked else {}
         if self.order is None or self.packed is not None:
             own |= LONGEST_FIRST
-        others = ("group", "join", *(("claims",) if self.claims is None else ()))
+        others = (
+            "group",
+            "heads",
+            "join",
+            *(("claims",) if self.claims is None else ()),
+            *(_HOPPER if fields.get("emitter") != "warp" else ()),
+        )
         given = {name: value for name, value in fields.items() if name not in others}
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 
@@ -147,11 +155,11 @@ class PairsFormer(Former):
 
         `warp-specialize-sums` then gives it a role of its own. Sums in a fixed order have counters for it, or for all warpgroups.
         """
-        chosen = attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")
-        apart = queries % self.warpgroups != 0 and columns % (64 * self.warpgroups) != 0
         if self.order is not None:
-            return apart and self.order.parts == 1
-        return chosen == "warpgroup" or (chosen == "auto" and apart)
+            return is_apart(queries, columns, self.warpgroups) and self.order.parts == 1
+        return is_alone(
+            str(attributes.read(self.function, attributes.SCHEDULE).get("key_sums", "auto")), (queries, columns), self.warpgroups
+        )
 
     def _shares(self, queries: int, columns: int) -> tuple[list[tuple[ir.Value, ir.Value]], int]:
         """The first queries and columns of the products of a warpgroup, and how many columns each has."""
@@ -175,7 +183,10 @@ class PairsFormer(Former):
         zero, ordered = build.index(0), self._ordered(op, places)
         if self.claims is not None:
             over = self.known[self.function.regions[0].blocks[0].arguments[self.claims.over]]
-            self.claims.look(self.own[0], over, [self._value(value) for value in (batch, head, row)])
+            parts = self._parts(op)
+            if self.claims.parts != parts:
+                raise Refused(f"{parts} warpgroups make sums over keys, for which there are counters of {self.claims.parts} (claims)")
+            self.claims.look(self.own[0], over, [self._value(value) for value in (batch, head, row)], self.warpgroup)
         of_all, of_each = (nullcontext(), ordered) if len(places) == 1 or self.order is None else (ordered, nullcontext())
         with of_all:
             for first, column in places:
@@ -191,12 +202,16 @@ class PairsFormer(Former):
         """Around what a warpgroup adds: its place in the order of sums, if there is one."""
         if self.order is None:
             return nullcontext()
-        queries, columns = self._where().type_of(op.operands[0].type).shape[1], ir.RankedTensorType(op.operands[1].type).shape[1]
-        parts = 1 if self._is_alone(queries // ROWS, columns) else self.warpgroups
+        queries, parts = self._where().type_of(op.operands[0].type).shape[1], self._parts(op)
         if (len({row for row, _ in places}), self.order.rows, self.order.parts) != (1, queries, parts):
             raise Refused(f"counters for {self.order.rows} queries are not those of {parts} warpgroups that share {queries}")
         row = op.operands[6] if self.packed is None else self.packed.position(op.operands[6])
         return self.order.at(self.own[0], self._value(row), self.warpgroup)
+
+    def _parts(self, op: ir.Operation) -> int:
+        """How many warpgroups make a sum over keys."""
+        queries, columns = self._where().type_of(op.operands[0].type).shape[1], ir.RankedTensorType(op.operands[1].type).shape[1]
+        return 1 if self._is_alone(queries // ROWS, columns) else self.warpgroups
 
     def _view(self, operands: list[ir.Value], shape: list[int]) -> ir.Value:
         """A tile of a buffer at a stage, row and column."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import clone_op, walk
 
-_CONTROL = ("scf.for", "scf.if")
+_CONTROL = ("scf.for", "scf.if", "scf.while")
 
 
 class Slice:
@@ -16,6 +16,8 @@ class Slice:
         self.ops: set[ir.Operation] = set()
         self.carried: dict[ir.Operation, set[int]] = {}
         """Of loops and conditions: the results that are needed."""
+        self.started: dict[ir.Operation, set[int]] = {}
+        """Of `scf.while`, whose first block takes other numbers than it gives: those that are needed."""
         self._role = block.owner.operation
         self._todo: list[ir.Value] = []
         for op in roots:
@@ -27,10 +29,10 @@ class Slice:
         """An op, with those around it, and what all of them use."""
         while op != self._role and op not in self.ops:
             self.ops.add(op)
-            if op.name == "scf.for":
-                self._todo += list(op.operands)[:3]
+            if op.name == "scf.while":
+                self._todo.append(_last(op.regions[0].blocks[0]).operands[0])
             else:
-                self._todo += op.operands
+                self._todo += list(op.operands)[:3] if op.name == "scf.for" else list(op.operands)
             if op.name not in _CONTROL:
                 self._todo += [value for inner in walk(op) for value in inner.operands]
             above = op.parent
@@ -43,6 +45,10 @@ class Slice:
             owner, number = value.owner.owner.operation, ir.BlockArgument(value).arg_number - 1
             if owner.name == "scf.for" and number >= 0:
                 self._carry(owner, number)
+            elif owner.name == "scf.while" and value.owner == owner.regions[0].blocks[0]:
+                self._start(owner, number + 1)
+            elif owner.name == "scf.while":
+                self._carry(owner, number + 1)
             return
         op = value.owner.operation
         if not self._is_inside(op):
@@ -58,9 +64,20 @@ class Slice:
             return
         known.add(number)
         self._need(op)
+        if op.name == "scf.while":
+            self._todo.append(_last(op.regions[0].blocks[0]).operands[1 + number])
+            return
         if op.name == "scf.for":
             self._todo.append(op.operands[3 + number])
         self._todo += [_last(region.blocks[0]).operands[number] for region in op.regions]
+
+    def _start(self, loop: ir.Operation, number: int) -> None:
+        """Needs a number that the first block of `scf.while` takes: of before the loop, and of the iteration before."""
+        known = self.started.setdefault(loop, set())
+        if number not in known:
+            known.add(number)
+            self._need(loop)
+            self._todo += [loop.operands[number], _last(loop.regions[1].blocks[0]).operands[number]]
 
     def _is_inside(self, op: ir.Operation) -> bool:
         above = op.parent
@@ -80,8 +97,9 @@ class Slice:
         numbers: list[int] | None,
     ) -> None:
         for op in [view.operation for view in block.operations]:
-            if op.name == "scf.yield" and numbers is not None:
-                ir.Operation.create("scf.yield", operands=[known.get(op.operands[n], op.operands[n]) for n in numbers], loc=op.location)
+            if op.name in ("scf.yield", "scf.condition") and numbers is not None:
+                operands = [op.operands[n] for n in numbers]
+                ir.Operation.create(op.name, operands=[known.get(value, value) for value in operands], loc=op.location)
             elif op not in self.ops or special(op, known):
                 continue
             elif op.name in _CONTROL:
@@ -93,6 +111,9 @@ class Slice:
         self, op: ir.Operation, known: dict[ir.Value, ir.Value], special: Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
     ) -> None:
         numbers = sorted(self.carried.get(op, ()))
+        if op.name == "scf.while":
+            self._while(op, numbers, known, special)
+            return
         fixed = list(op.operands)[:3] if op.name == "scf.for" else list(op.operands)
         starts = [op.operands[3 + n] for n in numbers] if op.name == "scf.for" else []
         made = ir.Operation.create(
@@ -111,6 +132,26 @@ class Slice:
             known.update(zip(kept, inner.arguments, strict=True))
             with ir.InsertionPoint(inner):
                 self._clone(source.blocks[0], known, special, numbers)
+        known.update(zip([op.results[n] for n in numbers], made.results, strict=True))
+
+    def _while(
+        self,
+        op: ir.Operation,
+        numbers: list[int],
+        known: dict[ir.Value, ir.Value],
+        special: Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool],
+    ) -> None:
+        """A loop until a condition: its first block takes some numbers, and gives `numbers` to the second one, and as its results."""
+        taken = sorted(self.started.get(op, ()))
+        types, starts = [op.results[n].type for n in numbers], [op.operands[n] for n in taken]
+        made = ir.Operation.create("scf.while", types, [known.get(v, v) for v in starts], regions=2, loc=op.location)
+        handed = (taken, [0, *(1 + n for n in numbers)]), (numbers, taken)
+        for source, target, (own, given) in zip(op.regions, made.regions, handed, strict=True):
+            kept = [source.blocks[0].arguments[n] for n in own]
+            inner = target.blocks.append(*[a.type for a in kept], arg_locs=[a.location for a in kept])
+            known.update(zip(kept, inner.arguments, strict=True))
+            with ir.InsertionPoint(inner):
+                self._clone(source.blocks[0], known, special, given)
         known.update(zip([op.results[n] for n in numbers], made.results, strict=True))
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.carrying import carry
-from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, said
+from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, PING_PONG, THREADS, said
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.dialects.numbers import number
+from attn_mlir.dialects.numbers import flag, number
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.base import Pass
@@ -17,8 +17,11 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 _STAGES = 2
 _LATE, _AUTO = "late", "auto"
 _PURE = ("arith.", "warp.view", "memref.dim")
-_LEAVING = ("warp.view", "warp.elect", "warp.named_sync", "warp.write", "warp.fence_async")
-"""Ops by which a fragment leaves through shared memory (`warp-stage-stores`)."""
+_NUMBERS = ("arith.", "warp.stage")
+_LEAVING = ("warp.view", "warp.elect", "warp.named_sync", "warp.wait", "warp.write", "warp.fence_async", "warp.named_arrive")
+"""Ops by which a fragment leaves through shared memory (`warp-stage-stores`, `warp-specialize-additions`)."""
+_ENDS = ("warp.add_async", "warp.named_arrive")
+"""The last of them: an addition, or what tells who adds."""
 
 
 @dataclass(frozen=True)
@@ -74,12 +77,21 @@ def _delay(kernel: ir.Operation) -> None:
     if len({tuple(op.name for op in each.leave) for each in found}) > 1 or len({len(each.moving) for each in found}) > 1:
         raise Refused("loops add sums in different ways")
     arrivals = rings.WARPS * number(role, "warpgroups")
-    # Before all roles: the threads that initialise barriers are the first role's, and all threads meet before it begins.
-    with role.location, ir.InsertionPoint(find_all(kernel, "warp.role")[0]):
-        with build.named("weights_full"):
-            full = build.barrier(_STAGES, arrivals)
-        with build.named("weights_free"):
-            free = build.barrier(_STAGES, arrivals)
+    how: _Telling
+    if said(kernel, "named", "0") != "0":
+        if number(role, "warpgroups") != _STAGES:
+            raise Refused("named barriers tell two warpgroups of weights, no other number (named)")
+        how = _Named(role.regions[0].blocks[0].arguments[0])
+        with role.location:
+            how.frame(role)
+    else:
+        # Before all roles: the threads that initialise barriers are the first role's, and all threads meet before it begins.
+        with role.location, ir.InsertionPoint(find_all(kernel, "warp.role")[0]):
+            with build.named("weights_full"):
+                full = build.barrier(_STAGES, arrivals)
+            with build.named("weights_free"):
+                free = build.barrier(_STAGES, arrivals)
+        how = _Barriers(full, free)
     first = next(op for view in block.operations if (op := view.operation) in loops)
     with first.location, ir.InsertionPoint(first):
         start = [build.index(-1), *(build.index(0) for _ in found[0].moving)]
@@ -93,7 +105,7 @@ def _delay(kernel: ir.Operation) -> None:
             return None
         mine = _with_moving(mine, outside)  # arguments of loops that were made again
         handed = [mine.stage.operands[0], *mine.moving]
-        _change(mine, state, full, free)
+        _change(mine, state, how)
         if mine.write == last.write:
             end.carried = state
         return handed
@@ -101,7 +113,59 @@ def _delay(kernel: ir.Operation) -> None:
     with role.location:
         state = carry(block, loops, start, change)
         with last.write.location, ir.InsertionPoint.after(state[0].owner):
-            end.finish(state, full, free)
+            end.finish(state, how)
+
+
+@dataclass(frozen=True)
+class _Barriers:
+    """By which warpgroups tell each other that a stage is written ("full"), or multiplied ("free"): mbarriers."""
+
+    full: ir.Value
+    free: ir.Value
+
+    def wait(self, which: str, stage: ir.Value, phase: ir.Value) -> None:
+        """For the weights of a use, whose phase this is; before a stage is written, for the use before."""
+        own = phase if which == "full" else arith.XOrIOp(phase, build.index(1)).result
+        build.op("wait", [getattr(self, which), stage, own])
+
+    def tell(self, which: str, stage: ir.Value) -> None:
+        """That this warpgroup has written, or multiplied."""
+        build.op("arrive", [getattr(self, which), stage])
+
+
+@dataclass(frozen=True)
+class _Named:
+    """The same of two warpgroups, by named barriers: at one of each stage and warpgroup, this waits, and the other one arrives."""
+
+    warpgroup: ir.Value
+
+    def _at(self, which: str, stage: ir.Value, other: bool) -> ir.Value:
+        """The number of the barrier at which this warpgroup waits, or the `other` one."""
+        own = arith.SubIOp(build.index(1), self.warpgroup).result if other else self.warpgroup
+        first = build.index(EXCHANGE if which == "full" else PING_PONG)
+        twice = arith.MulIOp(stage, build.index(_STAGES)).result
+        return arith.AddIOp(arith.AddIOp(twice, own).result, first).result
+
+    def wait(self, which: str, stage: ir.Value, phase: ir.Value) -> None:
+        """For what the other one has told last."""
+        build.op("named_sync", [self._at(which, stage, False)], threads=2 * THREADS)
+
+    def tell(self, which: str, stage: ir.Value) -> None:
+        """The other one, that this has written, or multiplied."""
+        build.op("named_arrive", [self._at(which, stage, True)], threads=2 * THREADS)
+
+    def frame(self, role: ir.Operation) -> None:
+        """Both stages are free at first; at the end, what was told last is heard."""
+        block = role.regions[0].blocks[0]
+        with ir.InsertionPoint.at_block_begin(block):
+            for stage in range(_STAGES):
+                self.tell("free", build.index(stage))
+        with ir.InsertionPoint(block):
+            for stage in range(_STAGES):
+                self.wait("free", build.index(stage), self.warpgroup)
+
+
+_Telling = _Barriers | _Named
 
 
 def _is_meeting(op: ir.Operation) -> bool:
@@ -139,12 +203,11 @@ def _read(meeting: ir.Operation) -> DelayedExchange:
 def _leaving(ops: list[ir.Operation], wait: ir.Operation) -> list[ir.Operation]:
     """How sums leave: the ops from the wait for their product to the start of the addition. Raises Refused of other ways."""
     behind = ops[ops.index(wait) + 1 :]
-    adds = [n for n, op in enumerate(behind) if any(inner.name == "warp.add_async" for inner in walk(op))]
-    found = [op for op in behind[: adds[0] + 1] if not op.name.startswith("arith.")] if adds else []
+    adds = [n for n, op in enumerate(behind) if any(inner.name in _ENDS for inner in (op, *walk(op)))]
+    found = [op for op in behind[: adds[0] + 1] if not op.name.startswith(_NUMBERS)] if adds else []
     if not found or any(op.name not in _LEAVING for op in found):
         raise Refused("sums do not leave by TMA, where they are made")
-    (added,) = (inner for inner in walk(found[-1]) if inner.name == "warp.add_async")
-    if ir.BoolAttr(added.attributes["ordered"]).value:
+    if any(flag(inner, "ordered") for inner in walk(found[-1])):
         raise Refused("sums are added in a fixed order")
     made = {value for op in found for value in op.results}
     if any(use.owner.operation not in {inner for op in found for inner in (op, *walk(op))} for value in made for use in value.uses):
@@ -210,22 +273,21 @@ def _before(count: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         return (some, *build.stage(count, _STAGES))
 
 
-def _change(each: DelayedExchange, state: list[ir.Value], full: ir.Value, free: ir.Value) -> None:
+def _change(each: DelayedExchange, state: list[ir.Value], how: _Telling) -> None:
     """Lets a loop multiply the weights of the iteration before, whose numbers are `state`."""
     count, *before = state
     with each.write.location, ir.InsertionPoint(each.write):
         # The others have multiplied what they wrote two iterations before.
-        stage, phase = each.stage.results
-        build.op("wait", [free, stage, arith.XOrIOp(phase, build.index(1)).result])
+        how.wait("free", *each.stage.results)
     with each.meeting.location, ir.InsertionPoint(each.meeting):
-        build.op("arrive", [full, each.stage.results[0]])
+        how.tell("full", each.stage.results[0])
     ops = [view.operation for view in each.product.block.operations]
     with each.product.location, ir.InsertionPoint(ops[ops.index(each.product) - 1]):
         some, stage, phase = _before(count)
         tile = each.read.results[0].type
         branch = scf.IfOp(some, [tile], has_else=True)
         with ir.InsertionPoint(branch.then_block):
-            build.op("wait", [full, stage, phase])
+            how.wait("full", stage, phase)
             buffer, _, row, column = each.read.operands
             scf.YieldOp([build.op("view", [buffer, stage, row, column], [tile]).result])
         with ir.InsertionPoint(branch.else_block):
@@ -235,7 +297,7 @@ def _change(each: DelayedExchange, state: list[ir.Value], full: ir.Value, free: 
     with each.wait.location, ir.InsertionPoint(each.leave[0]):
         own = scf.IfOp(some)
         with ir.InsertionPoint(own.then_block):
-            build.op("arrive", [free, stage])
+            how.tell("free", stage)
             end = scf.YieldOp([])
     known = dict(zip(each.moving, before, strict=True))
     for op in each.leave:
@@ -259,14 +321,14 @@ class _Last:
     tile: ir.Type
     carried: list[ir.Value]
 
-    def finish(self, state: list[ir.Value], full: ir.Value, free: ir.Value) -> None:
+    def finish(self, state: list[ir.Value], how: _Telling) -> None:
         """Multiplies the last weights of a tile, whose numbers are `state`, and lets the sums leave."""
         count, *before = state
         known = dict(zip(self.carried[1:], before, strict=True))
         some, stage, phase = _before(count)
         branch = scf.IfOp(some)
         with ir.InsertionPoint(branch.then_block):
-            build.op("wait", [full, stage, phase])
+            how.wait("full", stage, phase)
             buffer, row, column = (self._again(value, known) for value in self.place)
             weights = build.op("view", [buffer, stage, row, column], [self.tile]).result
             product, type_ = self.each.product, self.each.wait.results[0].type
@@ -278,7 +340,7 @@ class _Last:
             pending = build.mma_async(registers, weights, keys, never, (first, second))
             build.op("mma_commit")
             known[self.each.wait.results[0]] = build.mma_wait(pending, type_, 0)
-            build.op("arrive", [free, stage])
+            how.tell("free", stage)
             for op in self.each.leave:
                 for operand in [value for inner in (op, *walk(op)) for value in inner.operands]:
                     self._again(operand, known)

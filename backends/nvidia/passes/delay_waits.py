@@ -11,8 +11,8 @@ from attn_mlir.passes.regions import find_all, maker, walk
 _FREE = ("arith.", "math.", "memref.dim", "memref.load", "tensor.extract", "scf.yield", "warp.yield")
 _CROSSED = (
     *("map", "reduce", "columns", "view", "stage", "registers", "mma_begin", "mma_async", "mma_commit"),
-    *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add"),
-    *("store_async", "store_commit", "store_wait", "store_lanes", "sum_columns", "write_diagonal", "store_sums"),
+    *("fence_async", "write", "write_transposed", "read_transposed", "named_sync", "wait", "arrive", "atomic_add", "order_now"),
+    *("hold", "store_async", "store_commit", "store_wait", "store_lanes", "sum_columns", "write_diagonal", "store_sums"),
 )
 _LEAVING = (
     *("warp.elect", "warp.map", "warp.yield", "warp.stage", "warp.arrive"),
@@ -104,9 +104,11 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
 
 def _buffers(value: ir.Value) -> set[ir.Value]:
     """The buffers in shared memory in which a tile lies; none of registers."""
-    op = maker(value, "warp.view", "warp.concat")
+    op = maker(value, "warp.view", "warp.concat", "warp.hold")
     if op is None:
         return set()
+    if op.name == "warp.hold":
+        return _buffers(op.operands[0])
     return {op.operands[0]} if op.name == "warp.view" else {buffer for part in op.operands for buffer in _buffers(part)}
 
 

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
+from attn_mlir.dialects.warp.products import STEP
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -25,6 +27,7 @@ class HoldFactors(Pass):
     memory instead of two. It is read once, before the outermost loop in which it stays the same.
 
     Where nothing else reads the stage that it came from, this is given back before the loop, so that the next one is loaded meanwhile.
+    Where there is no room for a factor, `held` in `warp.schedule` lets its first columns, so many times 16, be in registers (`warp.hold`).
 
     A kernel stays as it is, with the reason in `warp.refused`, where no loop multiplies such a factor, or the registers of the role do not
     suffice for it beside the tiles of the loop.
@@ -39,10 +42,12 @@ class HoldFactors(Pass):
 
 def _hold(kernel: ir.Operation) -> None:
     products = [(role, op) for role in find_all(kernel, "warp.role") for op in find_all(role, "warp.mma_async")]
-    change_parts(products, lambda place: _change(*place), "no loop multiplies")
+    some = chosen(kernel, "held", 0, 0)
+    change_parts(products, lambda place: _change(*place, some), "no loop multiplies")
 
 
-def _change(role: ir.Operation, product: ir.Operation) -> None:
+def _change(role: ir.Operation, product: ir.Operation, some: int) -> None:
+    """`some`: how many times 16 columns are held of a factor for which there is no room."""
     loop = product.parent.operation if product.parent is not None else product
     view = maker(product.operands[1], "warp.view")
     if loop.name != "scf.for" or view is None or not _is_same(view, loop):
@@ -55,7 +60,10 @@ def _change(role: ir.Operation, product: ir.Operation) -> None:
     held = Fragment(sum_.instruction, "tile", tuple(type_.shape), str(type_.element_type))
     needed, given = held.registers + _beside(loop) + sum(tile.registers for tile in _tiles(loop)), number(role, "registers")
     if needed > given:
-        raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
+        if not some:
+            raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
+        _hold_some(product, view, loop, Fragment(held.instruction, held.form, (held.shape[0], STEP * some), held.element))
+        return
     buffer, stage = view.operands[0], view.operands[1]
     while (above := loop.parent) is not None and above.operation.name == "scf.for" and _is_same(view, above.operation):
         loop = above.operation
@@ -73,12 +81,26 @@ def _read(view: ir.Operation, loop: ir.Operation, held: Fragment) -> tuple[ir.Va
     ops = [each.operation for each in loop.block.operations]
     for op in ops[: ops.index(loop)]:
         known = maker(op.operands[0], "warp.view") if op.name == "warp.read" else None
-        if known is not None and list(known.operands) == list(view.operands):
+        if known is not None and list(known.operands) == list(view.operands) and known.results[0].type == view.results[0].type:
             return op.results[0], known
     with view.location, ir.InsertionPoint(loop):
         place = build.op("view", list(view.operands), [view.results[0].type])
         made = build.fragment_type(held.instruction, held.form, held.shape, ir.MemRefType(view.results[0].type).element_type)
         return build.op("read", [place.result], [made]).result, place
+
+
+def _hold_some(product: ir.Operation, view: ir.Operation, loop: ir.Operation, held: Fragment) -> None:
+    """Lets a product take the first columns of its factor from registers, which are read before all loops in which it stays the same."""
+    while (above := loop.parent) is not None and above.operation.name == "scf.for" and _is_same(view, above.operation):
+        loop = above.operation
+    shared = ir.MemRefType(view.results[0].type)
+    with view.location, ir.InsertionPoint(view):
+        part = ir.MemRefType.get(held.shape, shared.element_type, memory_space=shared.memory_space)
+        first = build.op("view", list(view.operands), [part])
+        some, _ = _read(first, loop, held)
+        first.erase()
+        with ir.InsertionPoint(product):
+            product.operands[1] = build.op("hold", [view.results[0], some], [shared]).result
 
 
 def _is_same(view: ir.Operation, loop: ir.Operation) -> bool:

@@ -1,5 +1,6 @@
 """Rules of barriers, fences and the stages of rings."""
 
+from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir
@@ -35,7 +36,8 @@ def _stage(printer: WarpPrinter, op: ir.Operation, count: str) -> None:
 def _arrive(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str) -> None:
     """In `warp.elect` one thread's, else one for each warp, whose lanes are all there."""
     text = f"attn::barrier_arrive({at(barrier, stage)});"
-    printer.line(*([text] if printer.elected else ["__syncwarp();", f"if (attn::elect_one()) {text}"]))
+    one = "attn::elect_one()" if wanted(printer.kernel, "elect") else "lane == 0"
+    printer.line(*([text] if printer.elected else ["__syncwarp();", f"if ({one}) {text}"]))
 
 
 def _arrive_expect(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str) -> None:

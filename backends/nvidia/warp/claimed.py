@@ -5,11 +5,14 @@ import dataclasses
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
+from attn_mlir.backends.nvidia.forming.claims import is_alone
+from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD, sees_all_queries
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import read_kernel
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import semaphore_tensor
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import find_all
 
 
 def without_claims(unit: GpuKernel) -> GpuKernel:
@@ -32,4 +35,12 @@ def claimed(kernel: ir.Operation) -> Fields:
     if not found.step_ops("tile.accumulate") or not sees_all_queries(found):
         return {}
     over = ir.BlockArgument(semaphore_tensor(found)).arg_number
-    return {FIELD: claims, "semaphore_over": over, "semaphore_rows": found.queries, "semaphore_parts": 1}
+    parts = _parts(kernel, found.queries)
+    return {FIELD: claims, "semaphore_over": over, "semaphore_rows": found.queries, "semaphore_parts": parts}
+
+
+def _parts(kernel: ir.Operation, queries: int) -> int:
+    """How many warpgroups make a sum over keys, each of which has counters of its own."""
+    (keys,) = {ir.RankedTensorType(op.operands[1].type).shape[1] for op in find_all(kernel, "tile.accumulate")}
+    warpgroups = ir.IntegerAttr(ir.DictAttr(kernel.attributes["tile.kernel"])["block_q"]).value // ROWS
+    return 1 if is_alone(str(attributes.read(kernel, CHOICES).get("key_sums", "auto")), (queries // ROWS, keys), warpgroups) else warpgroups

@@ -78,11 +78,15 @@ WARP_TOLD: Annotated[Kinds, _TOLD] = _kinds({
 WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
     (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
-    (128, 128, 128, 64): "softmax documents masked, softmax window masked",
+    (128, 128, 128, 64): "softmax documents masked, softmax window masked, sigmoid masked, capped masked, rectified masked, "
+                        "softmax keys",
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05, of 128 columns 1.01 to 1.02. Left
 out: all keys of 64 columns (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
+WARP_ADDED: Annotated[Kinds, _LATER] = _kinds({(128, 128, 128, 64): "sigmoid masked, capped masked, rectified masked, softmax keys"})
+"""Of those, what makes dq an iteration late, has warps that only add, and stores first sums where the Hopper emitter does: sigmoid 0.99 to
+1.04, softcap 0.99 to 1.02, normalised relu 1.02 to 1.06, a number of each key 0.98 to 1.00 of its speed."""
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
 _FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
 _MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"

@@ -5,7 +5,7 @@ from attn_mlir.backends.gpu.attributes import CHOICES, Fields
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.nvidia import narrow_windows
+from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.forming.facts import FIELDS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
@@ -45,6 +45,8 @@ _PACKED = frozenset({"lengths", "begins", "ragged"})
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _LATE = "late"
 """Sums over keys of the Hopper emitter's schedules for 128 columns."""
+_OF_CLAIMS = (CLAIMS, "semaphore_over", "semaphore_rows", "semaphore_parts")
+"""Fields of sums that the first thread block stores, and of their counters."""
 _CLAIMED = "softmax masked"
 """What stays with the Hopper emitter for few keys, 1.07 times as fast at S 1024 (docs/notes/backward-claims.md): no other was measured."""
 _SAME = 1
@@ -53,7 +55,11 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS})
+_HOPPER = frozenset({"reduction_warps", "held"})
+"""Of the fields that passes read, those whose values in a schedule of the Hopper emitter are for its kernels."""
+_READ = frozenset(
+    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - _HOPPER
+)
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
 
@@ -73,8 +79,11 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
             return fields
         fields = {name: value for name, value in fields.items() if name != "longer"}
     kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
-    if kept.get("key_sums") == _LATE and "key_sums" not in asked:
-        del kept["key_sums"]  # no family that passes make late was faster than the Hopper emitter's in all shapes
+    added = key in families.WARP_ADDED and not _is_packed(kernel)
+    if added:
+        kept |= {**thresholds.ADDED_BACKWARD, **({name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {})}
+    elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
+        del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes
     if "longer" in kept and key in families.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
     if key in families.WARP_LAZY and "lazy_rescale" not in asked:

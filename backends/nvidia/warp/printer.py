@@ -83,7 +83,7 @@ class WarpPrinter:
         self.instructions: dict[str, str] = {}
         self.headers: dict[str, None] = {}
         """Files of helpers that instructions need beside those of every kernel."""
-        self.used, self.elected = 0, False
+        self.used, self.elected, self.rolled = 0, False, False
         self.reserved: dict[ir.Value, str] = {}
         """The addresses of buffers that are not printed yet."""
         self.windows: dict[ir.Operation, tuple[str, str]] = {}

@@ -1,5 +1,6 @@
 """Rules of matrix products: wgmma, whose accumulator stays in its registers, and mma.sync of each warp."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
@@ -11,6 +12,7 @@ from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.dialects.warp.products import STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -42,12 +44,27 @@ def _mma_async(printer: WarpPrinter, op: ir.Operation, start: str, a: str | Addr
     instruction = (columns, form, name, transposed[0], not transposed[1])
     left = SharedOperand(_told(printer, a), a.atom, transposed[0], row_bytes=a.row) if isinstance(a, Address) else a
     factor = SharedOperand(_told(printer, b), b.atom, not transposed[1], row_bytes=b.row)
+    held = (a.registers, a.steps) if isinstance(a, PartlyHeld) else ("", 0)
     clear = {"true": False, "false": True}.get(keep, f"!{keep}")
     try:
-        printer.instructions.setdefault(wgmma_name(*instruction), wgmma(*instruction))
-        printer.line(*product(to, columns, depth, left, factor, name, clear=clear))
+        for each in (instruction, *([(columns, "registers", name, False, not transposed[1])] * (held[1] > 0))):
+            printer.instructions.setdefault(wgmma_name(*each), wgmma(*each))
+        printer.line(*product(to, columns, depth, left, factor, name, clear=clear, held=held))
     except ValueError as error:
         raise UnsupportedError(f"warp: {error} ({source_line(op.location)})") from None
+
+
+@dataclass(frozen=True)
+class PartlyHeld(Address):
+    """A tile in shared memory whose first columns are in an array of registers, too: what so many instructions take."""
+
+    registers: str
+    steps: int
+
+
+def _hold(printer: WarpPrinter, op: ir.Operation, tile: Address, held: str) -> None:
+    steps = ir.RankedTensorType(op.operands[1].type).shape[1] // STEP
+    printer.printed[op.results[0]] = PartlyHeld(tile.address, tile.atom, tile.row, held, steps)
 
 
 def _told(printer: WarpPrinter, memory: Address) -> str:
@@ -106,6 +123,7 @@ def _statement(text: str) -> Rule:
 
 
 RULES: dict[str, Rule] = {
+    "warp.hold": _hold,
     "warp.mma": _mma,
     "warp.mma_async": _mma_async,
     "warp.mma_begin": _statement("attn::wgmma_begin();"),

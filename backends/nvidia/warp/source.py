@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.warp.memory import MATRICES, reserve
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.dialects.elements import is_eight_bit
+from attn_mlir.dialects.warp.structure import host_of, shares
 from attn_mlir.mlir import ir
 
 _PRELUDE = """namespace attn {
@@ -49,8 +50,8 @@ def kernel_code(kernel: ir.Operation, rules: dict[str, Rule]) -> KernelCode:
         # No role may arrive at, or copy towards, an mbarrier that is not initialised yet.
         printer.line("attn::barrier_init_fence();", "__syncthreads();")
     first = 0
-    for op in roles:
-        role(printer, op, first, plain(kernel, "registers"))
+    for op in [each for each in roles if not shares(each)]:
+        role(printer, op, [each for each in roles if shares(each) and host_of(each) == op], (first, plain(kernel, "registers")))
         first += plain(op, "warpgroups")
     return _code(printer, plain(kernel, "sym_name"), WARPGROUP * first)
 

@@ -7,8 +7,9 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
-def role(printer: WarpPrinter, op: ir.Operation, first: int, launch: int) -> None:
-    """A role, whose warpgroups come after the `first` ones of the thread block; `launch` registers are given to each thread at first."""
+def role(printer: WarpPrinter, op: ir.Operation, sharing: list[ir.Operation], place: tuple[int, int]) -> None:
+    """A role and those that share its warpgroup. `place`: the first one of its warpgroups, and the registers of a thread at first."""
+    first, launch = place
     groups, warps, registers = (plain(op, name) for name in ("warpgroups", "warps", "registers"))
     of_role = f"group == {first}" if groups == 1 else f"group >= {first} && group < {first + groups}"
     with printer.writer.block(f"if ({of_role})"):
@@ -22,6 +23,22 @@ def role(printer: WarpPrinter, op: ir.Operation, first: int, launch: int) -> Non
             return
         with printer.writer.block(f"if (warp < {warps})"):
             printer.block(op.regions[0].blocks[0])
+        for other in sharing:  # inside: `setmaxnreg` is for all warps of a warpgroup, and compilers read it before what has its registers
+            _share(printer, other)
+
+
+def _share(printer: WarpPrinter, op: ir.Operation) -> None:
+    """A role of some warps of a warpgroup, which count from 0 in it."""
+    first, units, warps = (plain(op, name) for name in ("first_warp", "warpgroups", "warps"))
+    with printer.writer.block(f"if (warp >= {first} && warp < {first + units * warps})"):
+        printer.line(f"// role {plain(op, 'sym_name')}")
+        name = printer.name(op.regions[0].blocks[0].arguments[0], "unit_of_role")
+        printer.line(f"const int {name} = (warp - {first}) / {warps}, {name}_warp = (warp - {first}) % {warps};")
+        with printer.writer.block():
+            printer.line(f"const int warp = {name}_warp;")
+            printer.rolled = True  # a producer has few registers
+            printer.block(op.regions[0].blocks[0])
+            printer.rolled = False
 
 
 def _elect(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -47,6 +64,7 @@ def _for(printer: WarpPrinter, op: ir.Operation, begin: str, end: str, step: str
     for target, value in zip(carried, list(op.operands)[3:], strict=True):
         printer.assign(target, value)
     n = printer.name(index, "n")
+    printer.line(*(["#pragma unroll 1"] if printer.rolled else []))
     with printer.writer.block(f"for ({printer.context.type_of(index)} {n} = {begin}; {n} < {end}; {n} += {step})"):
         printer.block(block, carried)
     printer.printed.update(zip(op.results, carried, strict=True))

@@ -59,6 +59,34 @@ func.func @sigmoid(%q: !t, %k: !t, %v: !t) -> !t {
 
 // -----
 
+!t = tensor<?x?x?x128xf16>
+
+// Of 128 columns, too: warps add what consumers make, and the first thread block at a block of queries stores its sums.
+// CHECK-LABEL: func.func @sigmoid_bwd_0_pairs(
+// CHECK-SAME:    tile.kernel = {block_kv = 64 : i64, block_q = 128 : i64
+// CHECK-SAME:    claims = 1 : i64{{.*}}emitter = "warp"{{.*}}key_sums = "late"{{.*}}reduction_warps = 1 : i64{{.*}}semaphore_parts = 2 : i64
+func.func @sigmoid(%q: !t, %k: !t, %v: !t) -> !t {
+  %o = "attn.attention"(%q, %k, %v) ({
+    "attn.mask"() ({
+    ^bb0(%b: index, %h: index, %q_idx: index, %kv_idx: index):
+      %present = arith.cmpi sge, %q_idx, %kv_idx : index
+      "attn.yield"(%present) : (i1) -> ()
+    }) : () -> ()
+    "attn.row"() ({
+    ^bb0(%s: f32, %b: index, %h: index, %q_idx: index):
+      %one = arith.constant 1.0 : f32
+      %n = arith.negf %s : f32
+      %e = math.exp %n : f32
+      %d = arith.addf %one, %e : f32
+      %p = arith.divf %one, %d : f32
+      "attn.yield"(%p) : (f32) -> ()
+    }) : () -> ()
+  }) {outputs = []} : (!t, !t, !t) -> !t
+  return %o : !t
+}
+
+// -----
+
 !t = tensor<?x?x?x64xf16>
 
 // Without a mask softmax was slower.

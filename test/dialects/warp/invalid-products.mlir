@@ -81,3 +81,24 @@
 
 // expected-error @below {{'warp.registers' are those of a tile that fits its layout, got tensor<64x48xf8E4M3FN, #warp.layout<"wgmma", "tile">>}}
 %r = "warp.registers"() : () -> tensor<64x48xf8E4M3FN, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+%h = ub.poison : tensor<64x16xbf16, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.hold' holds the first columns of a tile in shared memory, got tensor<64x16xbf16, #warp.layout<"wgmma", "tile">> of memref<64x64xf16, #warp.shared<128 : i64>>}}
+%r = "warp.hold"(%a, %h) : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x16xbf16, #warp.layout<"wgmma", "tile">>) -> memref<64x64xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+%h = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.hold' holds a multiple of 16 of the 64 columns, not all, got 64}}
+%r = "warp.hold"(%a, %h) : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x64xf16, #warp.layout<"wgmma", "tile">>) -> memref<64x64xf16, #warp.shared<128 : i64>>
+
+// -----
+
+%a = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+%h = ub.poison : tensor<64x16xf16, #warp.layout<"wgmma", "tile">>
+// expected-error @below {{'warp.hold' gives the tile that it takes, got memref<64x32xf16, #warp.shared<128 : i64>>}}
+%r = "warp.hold"(%a, %h) : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x16xf16, #warp.layout<"wgmma", "tile">>) -> memref<64x32xf16, #warp.shared<128 : i64>>

@@ -115,3 +115,39 @@
 %i = ub.poison : index
 // expected-error @below {{'warp.next_tile' is for one thread: it stands in 'warp.elect'}}
 %n = "warp.next_tile"(%c, %i) : (memref<?xi32>, index) -> index
+
+// -----
+
+"warp.kernel"() ({
+  // expected-error @below {{'warp.role' shares the warpgroup of a role before it, and there is none}}
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "r", warpgroups = 1, warps = 1, registers = 168, first_warp = 1} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
+
+// -----
+
+"warp.kernel"() ({
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "p", warpgroups = 1, warps = 1, registers = 168} : () -> ()
+  // expected-error @below {{'warp.role' shares the only warpgroup of a role with as many registers}}
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "r", warpgroups = 1, warps = 1, registers = 24, first_warp = 1} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()
+
+// -----
+
+"warp.kernel"() ({
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "p", warpgroups = 1, warps = 1, registers = 168} : () -> ()
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "a", warpgroups = 1, warps = 2, registers = 168, first_warp = 1} : () -> ()
+  // expected-error @below {{'warp.role' has warps 2 to 3, those from 3 to 3 are free}}
+  "warp.role"() ({
+  ^bb0(%w: index):
+  }) {sym_name = "r", warpgroups = 2, warps = 1, registers = 168, first_warp = 2} : () -> ()
+}) {sym_name = "f", function = "", registers = 168, lanes = 32, register_file = 65536, shared_limit = 232448} : () -> ()

@@ -73,6 +73,11 @@
       // CHECK: "warp.claim"(%[[SEMAPHORE]], %{{.*}}, %[[NOW]]) : (memref<?xi32>, index, index) -> i1
       %first = "warp.claim"(%semaphore, %c0, %now) : (memref<?xi32>, index, index) -> i1
     }) : () -> ()
+    %keys = ub.poison : memref<64x64xf16, #warp.shared<128 : i64>>
+    %columns = ub.poison : tensor<64x16xf16, #warp.layout<"wgmma", "tile">>
+    // CHECK: "warp.hold"(%{{.*}}) : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x16xf16, #warp.layout<"wgmma", "tile">>)
+    %held = "warp.hold"(%keys, %columns)
+        : (memref<64x64xf16, #warp.shared<128 : i64>>, tensor<64x16xf16, #warp.layout<"wgmma", "tile">>) -> memref<64x64xf16, #warp.shared<128 : i64>>
     // CHECK: "warp.atomic_add"(%{{.*}}, %[[LSE]]
     "warp.atomic_add"(%rows, %lse, %c0, %c0, %c0, %c0) {ordered = true} : (!rows, memref<?x?x?xf32>, index, index, index, index) -> ()
     // CHECK: "warp.copy_rows_async"(%[[LSE]], {{.*}}) : ({{.*}}) -> ()

@@ -106,7 +106,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.store_async": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     "warp.add_async": ("store", "copies", _of(0, lambda costs: costs.bytes)),
     **{f"warp.{name}": ("wait", "", lambda costs, inst: 0.0)
-       for name in ("wait", "named_sync", "order_now", "order_wait", "claim", "mma_wait", "load_wait", "store_wait", "copy_wait")},
+       for name in ("wait", "named_sync", "order_now", "order_wait", "claim", "mma_wait", "load_wait", "store_wait", "copy_wait", "hold")},
     **{f"warp.{name}": ("arrive", "", lambda costs, inst: 0.0) for name in ("arrive", "arrive_expect", "named_arrive", "order_pass")},
 }  # fmt: skip
 """By the name of an op: the kind of its event, the unit that does the work ("": the warps themselves), and its cycles."""

@@ -58,7 +58,8 @@ class Machine:
         self.lanes = kernel.attributes["lanes"]
         self._packed: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
         names, body = kernel.blocks[0]
-        given = [Tensor(n, a) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
+        parted = _parted(names, body)
+        given = [Tensor(n, a, names[n] in parted) if isinstance(a, np.ndarray) and a.ndim else a for n, a in enumerate(arguments)]
         self.units = [unit for number in range(blocks) for unit in self._start(Block(number), dict(zip(names, given, strict=True)), body)]
 
     def _start(self, block: Block, values: dict[int, Any], body: list[Inst]) -> list[Warpgroup]:
@@ -158,3 +159,19 @@ class Machine:
     def ordinary(self, unit: Warpgroup, inst: Inst) -> list[tuple[WarpClock, Access]]:
         """An ordinary access of each active warp."""
         return [(warp, Access(warp.key, inst.location, True, warp.epoch)) for warp in unit.active]
+
+
+_WRITES = ("warp.store", "warp.atomic_add", "warp.store_async", "warp.add_async")
+
+
+def _parted(arguments: Sequence[int], body: Sequence[Inst]) -> set[int]:
+    """The tensors of which some ops write a part of the columns."""
+    found: set[int] = set()
+    for inst in body:
+        for _, inner in inst.blocks:
+            found |= _parted(arguments, inner)
+        if inst.name in _WRITES and inst.operands[1] in arguments:
+            written, whole = (type_.shape for type_ in inst.sources[:2] if isinstance(type_, ir.ShapedType))
+            if len(written) > 1 and written[1] != whole[-1]:
+                found.add(inst.operands[1])
+    return found

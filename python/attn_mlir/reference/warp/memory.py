@@ -10,7 +10,7 @@ from attn_mlir.dialects.warp.layouts import turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
-from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
+from attn_mlir.reference.warp.clocks import Access, Clocks
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -127,7 +127,7 @@ def _load(machine: Machine, unit: Warpgroup, inst: Inst, source: Tensor, batch: 
     result = np.zeros(inst.types[0].shape)
     found, skipped, cells = source.rows(batch, head, row, len(result))
     for warp, access in machine.ordinary(unit, inst):
-        machine.accesses.read(cells[_own(skipped, len(result), unit, warp.number)], warp, access, full=False)
+        machine.accesses.read(source.columns(cells[_own(skipped, len(result), unit, warp.number)]), warp, access, full=False)
     result[skipped : skipped + len(found)] = found
     return unit.made([result])
 
@@ -148,18 +148,11 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
         if adds:
-            _add(machine, inst, cells[own], column, warp, access)
+            machine.accesses.add(target.columns(cells[own], column, to.shape[-1]), warp, access, inst.attributes["ordered"])
         else:
-            machine.accesses.write(cells[own], warp, access)
+            machine.accesses.write(target.columns(cells[own], column, to.shape[-1]), warp, access)
         rows = fragment[skipped : skipped + len(to)][own]
         to[own] = to[own] + rows if adds else rows
-
-
-def _add(machine: Machine, inst: Inst, cells: list[Any], column: int, warp: WarpClock, access: Access) -> None:
-    """Those to other columns of a row are not told apart from it, but where additions must not meet."""
-    machine.accesses.add(cells, warp, access, ordered=False)
-    if inst.attributes["ordered"]:
-        machine.accesses.add([(*cell, column) for cell in cells], warp, access, ordered=True)
 
 
 def _columns(inst: Inst, rows: np.ndarray, column: int, count: tuple[int, ...]) -> np.ndarray:
@@ -181,7 +174,7 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     machine.accesses.write(view.cells(), unit.active[0], access)
     turned = TURNED in inst.attributes
     found, skipped, cells = source.rows(batch, head, row, view.array.shape[turned])
-    machine.accesses.read(cells, unit.active[0], access, full=False)
+    machine.accesses.read(source.columns(cells), unit.active[0], access, full=False)
     landed = np.zeros(view.array.shape)
     if turned:
         landed[:] = _turned(inst, found, row)
@@ -296,8 +289,9 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     to, skipped, cells = target.rows(batch, head, row, len(view.array))
     flight = Flight([(warp, Access(warp.key, inst.location))], later=[(warp, Access(warp.key, inst.location))])
     machine.accesses.read(view.cells(), warp, flight.accesses[0][1])
+    cells = target.columns(cells, column, view.array.shape[1])
     if adds:
-        _add(machine, inst, cells, column, warp, flight.later[0][1])
+        machine.accesses.add(cells, warp, flight.later[0][1], inst.attributes["ordered"])
     else:
         store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
     unit.stores.open.append(flight)
@@ -340,7 +334,7 @@ def _load_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     found, skipped, cells = source.rows(batch, head, row, len(value))
     flight = Flight([(warp, Access(warp.key, inst.location)) for warp in unit.active], value)
     for warp, access in flight.accesses:
-        machine.accesses.read(cells[_own(skipped, len(value), unit, warp.number)], warp, access, full=False)
+        machine.accesses.read(source.columns(cells[_own(skipped, len(value), unit, warp.number)]), warp, access, full=False)
     value[skipped : skipped + len(found)] = found[:, column : column + fragment.shape[1]]
     unit.loads.groups.append([flight])
     return flight

@@ -63,11 +63,19 @@ def _mma_wait(machine: Machine, unit: Warpgroup, inst: Inst, product: Flight) ->
     return [product.value]
 
 
+def _hold(machine: Machine, unit: Warpgroup, inst: Inst, tile: View, held: np.ndarray) -> View:
+    """What product takes the tile reads all of it here, which is not less than on a GPU."""
+    if not np.array_equal(tile.array[:, : held.shape[1]], held, equal_nan=True):
+        raise Fault("other numbers", inst.location, "holds other numbers than those in the first columns of the tile")
+    return tile
+
+
 def _mma_begin(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     unit.written.clear()
 
 
 RULES: dict[str, Rule] = {
+    "warp.hold": _hold,
     "warp.mma": _mma,
     "warp.mma_async": _mma_async,
     "warp.mma_begin": _mma_begin,

@@ -9,6 +9,8 @@ import numpy as np
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp.clocks import Access, Barrier, Condition, WarpClock
 
+COLUMNS = 32
+"""Columns of rows in global memory whose accesses are watched together where some ops write a part of the columns."""
 CHUNK = 8
 """Rows of a tile in shared memory whose accesses are watched together."""
 Steps = Generator[Condition | None, None, Any]
@@ -72,6 +74,8 @@ class Tensor:
 
     number: int
     array: np.ndarray
+    parted: bool = False
+    """Whether some ops write a part of the columns of rows, so that accesses are watched by columns, too."""
 
     @property
     def heads(self) -> np.ndarray:
@@ -88,6 +92,13 @@ class Tensor:
         first, entry = (batch, 0) if heads.strides[0] == heads.strides[2] else (0, batch)
         cells: list[Hashable] = [("global", self.number, entry, head, first + n) for n in range(begin, end)]
         return heads[batch, head, begin:end], begin - row, cells
+
+    def columns(self, cells: list[Any], first: int = 0, count: int | None = None) -> list[Any]:
+        """The names of `count` columns of rows from the `first` on, or of all, by those of the rows."""
+        if not self.parted:
+            return cells
+        last = self.array.shape[-1] if count is None else first + count
+        return [(*cell, n) for cell in cells for n in range(first // COLUMNS, -(-last // COLUMNS))]
 
 
 @dataclass
