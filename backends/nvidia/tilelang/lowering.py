@@ -109,7 +109,7 @@ def _run(program: str, arch: str) -> Lowered:
 
 
 def _is_awaited(program: str, arch: str) -> bool:
-    """Whether somebody needs it now: no program that was begun ahead which `lower` was not asked for, nor what is compiled in background."""
+    """Whether somebody needs it now: `lower` was asked for it, and not by what compiles in background."""
     return (program, arch) not in _AHEAD and not background.is_here()
 
 
