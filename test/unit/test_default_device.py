@@ -49,16 +49,16 @@ def parts() -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     draw = functools.partial(torch.randn, generator=generator, device="cpu", dtype=torch.float32)
     q, k, v = (draw(1, 2, 9, 16).requires_grad_() for _ in range(3))
-    place = {"q_len": 9, "kv_len": 9}
+    place: dict[str, Any] = {"q_len": 9, "kv_len": 9}
     one = attention(q, k[:, :, :4], v[:, :, :4], return_partial=True, **place)
     two = attention(q, k[:, :, 4:], v[:, :, 4:], return_partial=True, kv_offset=4, **place)
-    made = [merge(one, two).finalize()]
+    made: list[Any] = [merge(one, two).finalize()]
     index = torch.tensor([0, 2, 8], device="cpu", dtype=torch.int32).expand(1, 2, 9, 3)
     made.append(attention(q, k, v, key_index=index, key_block=(1, 1)))
     x, offsets = [y[0].transpose(0, 1) for y in (q, k, v)], torch.tensor([0, 4, 9], dtype=torch.int32, device="cpu")
     made.append(attention_varlen(x[0], x[1], x[2], offsets, offsets, mask_mod=masks.causal()))
     made.append(linear_attention(q, k, v, -draw(1, 2, 9).abs()))
-    made += torch.autograd.grad(sum(o.square().sum() for o in made), (q, k, v))
+    made += torch.autograd.grad(torch.cat([o.flatten() for o in made]).square().sum(), (q, k, v))
     with torch.no_grad():
         made.append(attention(q[:, :, :1], k, v, num_splits=2))
         cached, used = draw(4, 4, 2, 16), torch.tensor([5, 3], dtype=torch.int32, device="cpu")
