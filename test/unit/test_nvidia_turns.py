@@ -64,7 +64,8 @@ static int semaphore_now(const int *at) { return number(at).load(); }
 static void semaphore_pass(int *at, int to) { number(at).store(to); }
 static void semaphore_wait(const int *at, int wanted) {
   while (number(at).load() != wanted) {
-    if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(seconds)) std::printf("deadlock\n"), std::fflush(stdout), std::_Exit(2);
+    if (std::chrono::steady_clock::now() - begin > std::chrono::seconds(seconds))
+      std::printf("deadlock\n"), std::fflush(stdout), std::_Exit(2);
     std::this_thread::yield();
   }
 }
@@ -140,7 +141,10 @@ def host_program(name: str, head: int) -> str:
     """A program for the host of the warps of a kernel that add."""
     ((_, code),) = kernels(name, head, choices=ORDERED)
     kernel = code.source.split("__global__")[1]
-    roles = [(int(found[1]), int(found[2]), _block(kernel, found.end())) for found in re.finditer(r"if \(warp >= (\d) && warp < (\d)\) \{", kernel)]
+    roles = [
+        (int(found[1]), int(found[2]), _block(kernel, found.end()))
+        for found in re.finditer(r"if \(warp >= (\d) && warp < (\d)\) \{", kernel)
+    ]
     ((first, end, role),) = [each for each in roles if "semaphore" in each[2]]
     assert "attn::semaphore_wait(" in role and "atomicInc" in kernel
     sizes = {"n0": "batches", "n1": "heads", "n2": "keys"}
@@ -153,7 +157,7 @@ def host_program(name: str, head: int) -> str:
     parts = {
         "PARTS": str(end - first),
         "CONSTANTS": re.findall(r"^  (constexpr uint32_t kNextFull = .*;)", kernel, re.MULTILINE)[0],
-        "PARAMETERS": "\n  ".join(f"const long long {each} = 0;" if each not in values else f"const int {each} = {values[each]};" for each in integers),
+        "PARAMETERS": "\n  ".join(f"const int {each} = {values.get(each, 0)};" for each in integers),
         "MAPS": ", ".join(sorted({f"{each} = 0" for each in re.findall(r"&(\w+_map\w*)", role)})),
         "DECLARED": declared,
         "ROLE": role,
@@ -173,7 +177,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(program: Path, *numbers: int) -> tuple[int, str]:
-    """`numbers`: queries, keys, whether first programs are those of numbers, multiprocessors, and a seed (0: the last thread blocks first)."""
+    """`numbers`: queries, keys, whether first programs are by number, multiprocessors, and a seed (0: the last thread blocks first)."""
     made = subprocess.run([program, *map(str, numbers)], capture_output=True, text=True, timeout=100, check=False)
     return made.returncode, made.stdout + made.stderr
 
