@@ -30,10 +30,10 @@ ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fd
 }  # fmt: skip
 SHARED_COLUMNS: Annotated[tuple[int, int], Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = (384, 448)
 """Columns of v from which on two thread blocks share them, and where `column_clusters.is_heavy`: there with 384 columns slices are 1.00
-(ALiBi, causal) to 1.11 times as fast (dropout)."""
+(ALiBi, causal) to 1.18 times as fast (dropout, causal)."""
 SCORES_AHEAD: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = 1
 """How thread blocks that share columns send scores (`ahead`): 1.12 to 1.22 times as fast as 0; 2 is between, and spills. Heavy ones spill
-with 1, and send by 0: 1.03 (a bias of keys) to 1.23 times as fast (dropout)."""
+with 1, and send by 0: 1.03 (a bias of keys) to 2.08 times as fast (a table of distances)."""
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
     **ROW_REGISTERS, 2: (224, 56), 3: (152, 56),
