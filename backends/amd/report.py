@@ -131,7 +131,7 @@ def _arguments(function: ir.Operation, kernel: KernelGrid, length: int) -> list[
     made: list[Any] = []
     for number, value in enumerate(values):
         if number == kernel.sequences:
-            made.append(torch.tensor([0, length], dtype=DTYPES[str(ir.MemRefType(value.type).element_type)]))
+            made.append(torch.tensor([0, length], dtype=DTYPES[str(ir.MemRefType(value.type).element_type)], device="cpu"))
         elif isinstance(value.type, ir.MemRefType):
             leading = {"store": 0, "accumulate": 1, "scatter": 3}[kernel.outputs[number - outputs]] if number >= outputs else 0
             made.append(_tensor(ir.MemRefType(value.type), leading, length, generator))
@@ -148,5 +148,9 @@ def _tensor(type_: ir.MemRefType, leading: int, length: int, generator: torch.Ge
     is_heads = type_.rank - leading == 4 and not type_.is_dynamic_dim(type_.rank - 1)
     sizes = [1, 1, *shape[-2:]] if is_heads else [1] * max(0, type_.rank - leading - 2) + shape[leading:][-2:]
     dtype = DTYPES[str(type_.element_type)]
-    whole = torch.randn(sizes, generator=generator).to(dtype) if dtype.is_floating_point else torch.zeros(sizes, dtype=dtype)
+    whole = (
+        torch.randn(sizes, generator=generator, device="cpu").to(dtype)
+        if dtype.is_floating_point
+        else torch.zeros(sizes, dtype=dtype, device="cpu")
+    )
     return whole if is_heads and not leading else whole.expand(*shape[:leading], *(sizes if is_heads else shape[leading:]))

@@ -1,5 +1,6 @@
 """Split-KV on GPUs: sequences of one query whose heads of a group share the keys they see, in parts, which a second kernel merges."""
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -130,12 +131,13 @@ def list_of_whole(batch: int, group: int, block: int, device: torch.device) -> t
 def _lists(batch: int, group: int, cut: tuple[int, int], block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Those of `lists_for`, on the host."""
     count, length = cut
-    b, n, row = torch.meshgrid(torch.arange(batch), torch.arange(count), torch.arange(0, group, block), indexing="ij")
+    numbers = functools.partial(torch.arange, device="cpu")
+    b, n, row = torch.meshgrid(numbers(batch), numbers(count), numbers(0, group, block), indexing="ij")
     end = torch.where(n == count - 1, POSITIONS, (n + 1) * length)
     parts = torch.stack([b, row, (row + block).clamp(max=group), b * count + n, n * length, end], -1).view(-1, PART_COLUMNS)
-    b, row = torch.meshgrid(torch.arange(batch), torch.arange(group), indexing="ij")
+    b, row = torch.meshgrid(numbers(batch), numbers(group), indexing="ij")
     merged = torch.stack([b, row, row + 1, b * count, torch.full_like(b, count), torch.zeros_like(b)], -1).view(-1, PART_COLUMNS)
-    made = [torch.cat([x, torch.tensor([[len(x), *[0] * (PART_COLUMNS - 1)]])]).to(torch.int32) for x in (parts, merged)]
+    made = [torch.cat([x, torch.tensor([[len(x), *[0] * (PART_COLUMNS - 1)]], device="cpu")]).to(torch.int32) for x in (parts, merged)]
     return made[0], made[1]
 
 

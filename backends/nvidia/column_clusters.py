@@ -13,12 +13,13 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.passes.slice_values import all_leave, retype, wide_results, with_columns
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.tuning.choices import CLUSTER, EVERY
 from attn_mlir.errors import AttnError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all, pieces
+from attn_mlir.passes.regions import find_all, piece, pieces
 from attn_mlir.registry import registry
 
 MOST = 4
@@ -45,6 +46,8 @@ class ColumnCluster:
     head: int
     value: int
     keys: int
+    ahead: int
+    """How scores are sent where nothing else is asked for (`hopper.plan`)."""
 
 
 def asked(function: ir.Operation, tuned: Mapping[str, Fields]) -> int | str | None:
@@ -65,17 +68,40 @@ def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster
     head, value = (ir.RankedTensorType(attention.operands[n].type).shape[-1] for n in (0, 2))
     if value <= MAX_COLUMNS or head % 8 or value % 8 or not _is_plain(attention):
         return None
-    if CLUSTER not in choices and not pays(head, value):
+    heavy = is_heavy(attention)
+    if CLUSTER not in choices and not pays(head, value, heavy):
         return None
     parts = int(choices.get(CLUSTER) or max(-(-value // MAX_COLUMNS), -(-head // _HEAD)))
     of_q, of_v = (-(-each // parts // step) * step for each, step in ((head, _STEP), (value, _ATOM)))
     keys = int(choices.get("block_kv") or _keys(parts, of_q, of_v))
-    return ColumnCluster(parts, of_q, of_v, keys) if keys and of_v <= MAX_COLUMNS else None
+    ahead = 0 if heavy else thresholds.SCORES_AHEAD
+    return ColumnCluster(parts, of_q, of_v, keys, ahead) if keys and of_v <= MAX_COLUMNS else None
 
 
-def pays(head: int, value: int) -> bool:
-    """Whether a cluster is faster than slices, for so many columns of q and of v."""
-    return thresholds.SHARED_COLUMNS <= value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
+def pays(head: int, value: int, heavy: bool = False) -> bool:
+    """Whether a cluster is faster than slices, for so many columns of q and of v; `heavy`: see `is_heavy`."""
+    return thresholds.SHARED_COLUMNS[heavy] <= value <= 2 * MAX_COLUMNS and head <= 2 * _HEAD
+
+
+def is_heavy(attention: ir.Operation) -> bool:
+    """Whether weights take more registers than there are beside scores of two blocks, so that they would go to memory and back.
+
+    So they do where a score depends on its key (ALiBi, biases of keys, tables, dropout), where a mask reads what is captured of keys, and
+    in rows without a maximum.
+    """
+    score, mask, row = (piece(attention, f"attn.{name}") for name in ("score", "mask", "row"))
+    if score is not None and any(True for _ in _key_of(score).uses):
+        return True
+    reads = [] if mask is None else find_all(mask, "tensor.extract")
+    if mask is not None and any(depends(index, _key_of(mask)) for op in reads for index in list(op.operands)[1:]):
+        return True
+    kinds = [] if row is None else [ir.StringAttr(op.attributes["kind"]).value for op in find_all(row, "attn.reduce")]
+    return row is not None and "max" not in kinds
+
+
+def _key_of(piece_: ir.Operation) -> ir.Value:
+    """The number of the key, which a piece of an attention has last."""
+    return piece_.regions[0].blocks[0].arguments[-1]
 
 
 def _is_plain(attention: ir.Operation) -> bool:
@@ -105,7 +131,7 @@ def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnClust
     for value, count in columns.items():
         value.set_type(with_columns(value.type, count))
     retype(function)
-    choices = {**attributes.read(function, attributes.CHOICES), "emitter": "hopper", CLUSTER: cluster.parts}
+    choices = {"ahead": cluster.ahead, **attributes.read(function, attributes.CHOICES), "emitter": "hopper", CLUSTER: cluster.parts}
     with function.context:
         function.attributes[attributes.CHOICES] = attributes.write({**choices, "block_q": _ROWS, "block_kv": cluster.keys})
     return before

@@ -11,7 +11,7 @@ from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
-from attn_mlir.backends.gpu.packed import arguments_of, sequence_count
+from attn_mlir.backends.gpu.packed import arguments_of, sequence_count, tensor_of
 from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
@@ -149,8 +149,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return results
 
     def _on(self, other: "NvidiaLaunchPlan", inputs: Sequence[Any], layout: str) -> list[torch.Tensor]:
-        """A run by another program, of which those are told that listen to this one."""
-        other.listeners = self.listeners
+        """A run by another program, of which those are told that listen to this one, and `explain()` of this one."""
+        other.listeners, other._copies = self.listeners, self._copies
         return other.run(inputs, layout)
 
     def _packed(self, inputs: Sequence[Any]) -> "NvidiaLaunchPlan | None":
@@ -352,12 +352,17 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
     def with_units(self, units: Mapping[str, GpuKernel]) -> "NvidiaLaunchPlan":
-        return NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)
+        made = NvidiaLaunchPlan(self._source, self._prepare, self._choices, self.host, units)
+        made.listeners, made._copies = self.listeners, self._copies
+        return made
 
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
         index = cuda.index_of(arguments[0])
         launcher = self._launchers.get((name, index)) or self._load(name, arguments[0].device, index)
-        repeated_decode.tell_started(launcher, arguments, launcher(arguments))
+        copied = launcher(arguments)
+        for number in sorted({0, 1, 2} & set(copied)):
+            self._copies.tell(number, tensor_of(arguments[number]))
+        repeated_decode.tell_started(launcher, arguments, copied)
 
     def _load(self, name: str, device: torch.device, index: int) -> CudaLauncher:
         """The kernel on a device, compiled and loaded at its first use there."""

@@ -28,11 +28,12 @@ Registers = dict[int, tuple[int, int]]
 ROW_REGISTERS: Annotated[Registers, Provenance("2026-11-22", "ptxas", "commit fdd07491")] = {
     1: (240, 40), 2: (232, 40), 3: (160, 32), 4: (112, 24),
 }  # fmt: skip
-SHARED_COLUMNS: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = 384
-"""Columns of v from which on two thread blocks share them: 1.16 (384, without a mask) to 1.70 times as fast as slices. Not timed: 384 with
-a mask, and captured tensors, with which such kernels spill."""
+SHARED_COLUMNS: Annotated[tuple[int, int], Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = (384, 448)
+"""Columns of v from which on two thread blocks share them, and where `column_clusters.is_heavy`: there with 384 columns slices are 1.00
+(ALiBi, causal) to 1.18 times as fast (dropout, causal)."""
 SCORES_AHEAD: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/wide-heads-h100.md")] = 1
-"""How thread blocks that share columns send scores (`ahead`): 1.12 to 1.22 times as fast as 0; 2 is between, and spills."""
+"""How thread blocks that share columns send scores (`ahead`): 1.12 to 1.22 times as fast as 0; 2 is between, and spills. Heavy ones spill
+with 1, and send by 0: 1.03 (a bias of keys) to 2.08 times as fast (a table of distances)."""
 CLUSTER_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/wide-heads-h100.md")] = (240, 24)
 LOOKING_REGISTERS: Annotated[Registers, Provenance("2026-11-26", "ptxas", "commit b1a1e2f6")] = {
     **ROW_REGISTERS, 2: (224, 56), 3: (152, 56),

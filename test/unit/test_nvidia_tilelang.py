@@ -245,6 +245,25 @@ def test_processes_end_without_work(monkeypatch: pytest.MonkeyPatch) -> None:
     assert lowering._run(_LOWERED, "sm_90a").entry == "f"  # by another one
 
 
+_BEGUN = """
+import time
+from attn_mlir.backends.nvidia import background
+from attn_mlir.backends.nvidia.tilelang import lowering
+lowering.available, lowering.version = lambda: True, lambda: "none"
+slow = "import time; time.sleep(100) # "
+lowering.lower_ahead([(slow + str(number), "sm_90a") for number in range(4)])
+for number in (3, 4):  # one that was begun, and another
+    background.in_background(lambda number=number: lowering.lower(slow + str(number), "sm_90a"))
+time.sleep(0.5)
+"""
+
+
+def test_a_program_ends_without_what_nobody_waits_for() -> None:
+    """Python waits for all threads at its end: those that wait for TileLang give up then."""
+    environment = {**os.environ, "ATTN_MLIR_CACHE": "off"}
+    subprocess.run([sys.executable, "-c", _BEGUN], env=environment, check=True, timeout=60)
+
+
 def test_programs_that_take_too_long_are_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering.processes, "_WAITING", [])
     monkeypatch.setattr(lowering, "_LIMIT", 0.2)

@@ -66,7 +66,7 @@ class EmulatedHipKernel:
         `blocks` are the blocks of rows. `seed` decides in which order waves run. With `flush`, products take and give subnormal numbers as
         zero, as MI200's do. Raises EmulationError for accesses out of bounds, races, and lanes that miss an operation of their wave.
         """
-        counter = torch.zeros(1, dtype=torch.int32)
+        counter = torch.zeros(1, dtype=torch.int32, device="cpu")
         packed = PackedArguments(values_of(self.code, arguments, blocks, counter.data_ptr()))
         with _LOCK:
             self._library.attn_emulated_forget()

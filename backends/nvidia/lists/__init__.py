@@ -158,7 +158,7 @@ class ListFlag:
     """
 
     def __init__(self, device: int) -> None:
-        self._memory = torch.zeros(3, dtype=torch.int32).pin_memory()
+        self._memory = torch.zeros(3, dtype=torch.int32, device="cpu").pin_memory()
         self._device = device
         self.address = self._memory.data_ptr()
         self._values = (ctypes.c_int * 3).from_address(self.address)

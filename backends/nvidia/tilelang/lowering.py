@@ -1,18 +1,22 @@
 """From TileLang programs to CUDA. TileLang runs in processes of its own: it takes seconds to import, and brings its own compiler."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 import os
 import re
 import tempfile
+import threading
+from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from attn_mlir import forks
 from attn_mlir.backends import disk_cache
 from attn_mlir.backends.gpu.kernel import KernelParameter
+from attn_mlir.backends.nvidia import background
 from attn_mlir.backends.nvidia.tilelang import processes
 from attn_mlir.backends.nvidia.tilelang.program import PrintedKernel
 from attn_mlir.errors import CompileError, UnsupportedError
@@ -48,8 +52,16 @@ def lower(program: str, arch: str) -> Lowered:
 
     Raises UnsupportedError without TileLang, and CompileError, with what TileLang said, where it fails.
     """
-    started = _AHEAD.pop((program, arch), None)
-    return _lower(program, arch) if started is None else started.result()
+    key = program, arch
+    started = _AHEAD.get(key)
+    if started is None:
+        return _lower(program, arch)
+    if not background.is_here():
+        _AHEAD.pop(key, None)  # from now on it is awaited
+    try:
+        return started.result()
+    finally:
+        _AHEAD.pop(key, None)
 
 
 def _lower(program: str, arch: str) -> Lowered:
@@ -69,19 +81,36 @@ def lower_ahead(programs: Sequence[tuple[str, str]]) -> None:
     different = list(dict.fromkeys(programs))
     if len(different) < 2:
         return
-    pool = ThreadPoolExecutor(min(len(different), os.cpu_count() or 1))
-    _AHEAD.update({each: pool.submit(_lower, *each) for each in different})
-    pool.shutdown(wait=False)
+    left = deque((each, Future[Lowered]()) for each in different)
+    _AHEAD.update(left)
+
+    def work() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                program, future = left.popleft()
+                try:
+                    future.set_result(_lower(*program))
+                except Exception as error:
+                    future.set_exception(error)
+
+    # No pool: Python waits for its threads while the main thread still counts as one that runs.
+    for _ in range(min(len(different), os.cpu_count() or 1)):
+        threading.Thread(target=work, name="attn-mlir-tilelang").start()
 
 
 def _run(program: str, arch: str) -> Lowered:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "kernel.py"
         path.write_text(program)
-        fields = processes.run(str(path), arch, _LIMIT)
+        fields = processes.run(str(path), arch, _LIMIT, lambda: _is_awaited(program, arch))
     if "error" in fields:
         raise CompileError(f"TileLang refuses a program that attn-mlir made (please report it): {_last(fields['error'])}")
     return Lowered(fields["source"], fields["entry"], fields["shared"])
+
+
+def _is_awaited(program: str, arch: str) -> bool:
+    """Whether somebody needs it now: `lower` was asked for it, and not by what compiles in background."""
+    return (program, arch) not in _AHEAD and not background.is_here()
 
 
 def _last(text: str) -> str:

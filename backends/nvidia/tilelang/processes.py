@@ -6,7 +6,9 @@ import select
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from collections.abc import Callable
 from typing import IO, Any
 
 from attn_mlir import forks
@@ -38,6 +40,8 @@ while select.select([0], [], [], float(sys.argv[1]))[0]:
 """
 _IDLE = 60.0
 """Seconds after which a process without work ends: its memory is some 500 MB."""
+_LOOKS = 1.0
+"""Seconds between looks whether this process ends."""
 _SETTINGS = ("TILELANG", "TVM", "CUDA")
 """Variables of the environment that start like this are settings of TileLang, and a process has those with which it was started."""
 
@@ -51,8 +55,8 @@ class Process:
         command = [sys.executable, "-c", RUNNER, str(_IDLE)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors)
 
-    def lower(self, path: str, arch: str, limit: float) -> dict[str, Any]:
-        """See `run`. Raises EOFError where the process has ended, and CompileError after `limit` seconds."""
+    def lower(self, path: str, arch: str, limit: float, wanted: Callable[[], bool]) -> dict[str, Any]:
+        """See `run`. Raises EOFError where the process has ended, and CompileError after `limit` seconds, or where nobody waits."""
         assert self._process.stdin is not None and self._process.stdout is not None
         try:
             self._process.stdin.write(f"{json.dumps([path, arch])}\n".encode())
@@ -61,10 +65,15 @@ class Process:
             raise EOFError from None
         end, reply = time.monotonic() + limit, b""
         while not reply.endswith(b"\n"):
-            if not select.select([self._process.stdout], [], [], max(0.0, end - time.monotonic()))[0]:
+            left = end - time.monotonic()
+            if not select.select([self._process.stdout], [], [], max(0.0, min(left, _LOOKS)))[0]:
+                # Python waits for all threads before it ends.
+                ends = not threading.main_thread().is_alive() and not wanted()
+                if left > _LOOKS and not ends:
+                    continue
                 self._process.kill()
                 self._process.wait()
-                raise CompileError(f"TileLang took longer than {limit:.0f} s")
+                raise CompileError("the program ended meanwhile" if ends else f"TileLang took longer than {limit:.0f} s")
             part = os.read(self._process.stdout.fileno(), 1 << 16)
             if not part:
                 self._process.wait()
@@ -88,16 +97,19 @@ def settings() -> tuple[tuple[str, str], ...]:
     return tuple(sorted((name, value) for name, value in os.environ.items() if name.startswith(_SETTINGS)))
 
 
-def run(path: str, arch: str, limit: float) -> dict[str, Any]:
-    """Lowers the program at `path`: its "source", "entry" and bytes of "shared" memory, or "error". Raises CompileError after `limit` s."""
+def run(path: str, arch: str, limit: float, wanted: Callable[[], bool] = lambda: True) -> dict[str, Any]:
+    """Lowers the program at `path`: its "source", "entry" and bytes of "shared" memory, or "error".
+
+    Raises CompileError after `limit` seconds, and where this program ends while nobody waits for it: it is not `wanted`.
+    """
     while (process := _waiting()) is not None:
         try:
-            return _done(process, process.lower(path, arch, limit))
+            return _done(process, process.lower(path, arch, limit, wanted))
         except EOFError:  # it had ended, as it was idle; if this program ended it, a new one says so
             continue
     process = Process()
     try:
-        return _done(process, process.lower(path, arch, limit))
+        return _done(process, process.lower(path, arch, limit, wanted))
     except EOFError:
         return {"error": process.said()}
 

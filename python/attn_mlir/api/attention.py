@@ -16,6 +16,7 @@ from attn_mlir.api.extra_qk import check_count, check_given, flat
 from attn_mlir.api.given_masks import Mask, with_function
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import Layout, device_type, layout_of
+from attn_mlir.api.makers import dtypes_of_state
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.options import Options, check_splits
 from attn_mlir.api.reports import AttentionReport
@@ -86,7 +87,8 @@ class Attention(AttentionReport, EngineModule):
         self._extra = check_count(extra_qk)
         self._last, self._device = Inputs("f32", 64, 64, (64,) * self._extra), device_type(device) or "cpu"
         self._form: DropoutForm | None = None
-        self._traced()
+        if dtypes_of_state() is None:
+            self._traced()
         self._end()
 
     @graph_part

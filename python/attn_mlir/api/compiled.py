@@ -291,4 +291,4 @@ def _call(function: Callable[..., Any], arguments: Sequence[Any], counts: Sequen
 
 def as_tensor(value: Any, dtype: torch.dtype) -> torch.Tensor:
     """What a function returned, as a tensor; it may be a Python number."""
-    return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype)
+    return value if isinstance(value, torch.Tensor) else torch.full((), value, dtype=dtype, device="cpu")

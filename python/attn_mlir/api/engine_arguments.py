@@ -14,6 +14,7 @@ from attn_mlir.api.arch import device_for
 from attn_mlir.api.custom_io import CustomIO
 from attn_mlir.api.given_masks import function_of, is_block_mask
 from attn_mlir.api.inputs import Problem, device_type
+from attn_mlir.api.makers import dtypes_of_state
 from attn_mlir.api.mask_strings import parse
 from attn_mlir.api.online_func import OnlineFunc, writes_backward
 from attn_mlir.backends import tensors_of
@@ -79,8 +80,11 @@ def custom_of(given: Any, name: str) -> CustomIO:
 def working_dtypes(count: int, trace: Callable[[tuple[torch.dtype, ...]], Any]) -> tuple[torch.dtype, ...]:
     """Dtypes of `count` custom inputs, which no call has told yet, with which `trace` succeeds.
 
-    Raises the TraceError of the first attempt where all combinations were tried in vain.
+    Raises the TraceError of the first attempt where all combinations were tried in vain. Of copies they are known.
     """
+    known = dtypes_of_state()
+    if known is not None:
+        return tuple(known[:count]) if len(known) >= count else (torch.float32,) * count
     found: TraceError | None = None
     for dtypes in itertools.islice(itertools.product((torch.float32, torch.int64, torch.bool), repeat=count), 27):
         try:

@@ -11,12 +11,14 @@ from torch.nn.modules.module import (
     _global_forward_pre_hooks,
 )
 
-from attn_mlir.api.makers import packed, tensors_of, unpacked, with_tensors
+from attn_mlir.api.makers import from_state, packed, tensors_of, unpacked, with_tensors
 from attn_mlir.errors import ArgumentError, UnsupportedError
 
 _PIECES = ("score_mod", "query_mod", "key_mod", "value_mod", "q_mod", "k_mod", "v_mod", "decay_mod", "skip_mod", "mask_mod", "row")
 _CHANGEABLE = ("dropout_p", "deterministic")
 """Arguments that are attributes, which may be set later."""
+_KNOWN = "_known_dtypes"
+"""In a state: those of custom inputs."""
 _Module = torch.nn.Module
 _CALL, _CALL_IMPL = _Module.__call__, _Module._call_impl
 _is_dynamo_compiling = torch.compiler.is_dynamo_compiling
@@ -140,10 +142,12 @@ class EngineModule(torch.nn.Module):
         if state["_arguments"].get("check"):  # what it compares was compared
             state["_arguments"] = {**state["_arguments"], "check": False}
         state["_arguments"] = {name: packed(value) for name, value in state["_arguments"].items()}
-        return state
+        return {**state, _KNOWN: self.__dict__.get("_dtypes", ())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._make_again({**state, "_arguments": {name: unpacked(value) for name, value in state["_arguments"].items()}})
+        given = {name: unpacked(value) for name, value in state["_arguments"].items()}
+        with from_state(state.get(_KNOWN, ())):
+            self._make_again({**{name: value for name, value in state.items() if name != _KNOWN}, "_arguments": given})
 
     def _state(self) -> dict[str, Any]:
         """The arguments, as they are by now, and what is no consequence of them."""

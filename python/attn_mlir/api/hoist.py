@@ -59,7 +59,7 @@ def attribute(node: Node) -> Any:
 
 def as_operand(value: Any) -> Any:
     """An input of the graph as operators take it: symbolic floats, which they do not, become tensors."""
-    return torch.scalar_tensor(value, dtype=torch.float64) if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
+    return torch.scalar_tensor(value, dtype=torch.float64, device="cpu") if isinstance(value, torch.SymFloat) else value  # type: ignore[arg-type]
 
 
 def _evaluate(node: Node, inputs: Mapping[Node, Any], value_of: Callable[[Node], Any]) -> Any:

@@ -11,6 +11,7 @@ from attn_mlir.api.engine_module import EngineModule
 from attn_mlir.api.graph_parts import graph_part
 from attn_mlir.api.inputs import device_type
 from attn_mlir.api.linear_inputs import ORDERS, check_flags, check_segment, described
+from attn_mlir.api.makers import dtypes_of_state
 from attn_mlir.api.options import LinearOptions, Mods, RecurrenceForm
 from attn_mlir.api.reports import LinearReport
 from attn_mlir.api.tuning import tuning_of
@@ -66,7 +67,8 @@ class LinearAttention(LinearReport, EngineModule):
         self._device = self._options.device or "cpu"
         self._tuning = tuning_of((bool(tune), tune_file), (bool(tune), tune_file))
         self._last: RecurrenceForm = self._options.first_form()
-        self._traced()
+        if dtypes_of_state() is None:
+            self._traced()
         self._end()
 
     @graph_part

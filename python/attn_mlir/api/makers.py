@@ -3,7 +3,9 @@
 import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -12,6 +14,26 @@ from attn_mlir.frontend.origin import MADE
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_FROM_STATE: ContextVar[Sequence[torch.dtype] | None] = ContextVar("from_state", default=None)
+
+
+@contextmanager
+def from_state(dtypes: Sequence[torch.dtype]) -> Iterator[None]:
+    """While it lasts, an attention or engine is made of a state, copied or unpickled, in which custom inputs had these dtypes.
+
+    Its functions may be methods of a module that holds it, and is not whole yet: nobody may look into them before a call.
+    """
+    token = _FROM_STATE.set(dtypes)
+    try:
+        yield
+    finally:
+        _FROM_STATE.reset(token)
+
+
+def dtypes_of_state() -> Sequence[torch.dtype] | None:
+    """Within `from_state` its dtypes; else None."""
+    return _FROM_STATE.get()
 
 
 def maker(function: Callable[P, T]) -> Callable[P, T]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from types import CellType, FunctionType
 from typing import Any
 
+from attn_mlir.api.makers import dtypes_of_state
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.captures import Scan
 from attn_mlir.frontend.origin import is_opaque
@@ -47,8 +48,8 @@ class Watched(OpaqueBase):  # pyright: ignore[reportGeneralTypeIssues]
         self._functions, self._form = tuple(functions), form
         self._watch: Watch | None = None
         self._latest = _Key(None)
-        self.reads = accessors(functions)
-        """For each captured value a function that returns it, where it is that of a variable."""
+        self.reads = accessors(functions) if dtypes_of_state() is None else ()
+        """For each captured value a function that returns it, where it is that of a variable; copies `refresh` it before they use it."""
 
     def now(self) -> _Key:
         """A key that differs where the engine would trace its functions again, or `reads` are those of other variables."""

@@ -236,14 +236,14 @@ def seen_by(program: CutProgram, captures: Sequence[Any], sizes: dict[str, int],
         if found is None:
             rows, columns = query[1] - query[0], key[1] - key[0]
             shapes = [
-                torch.empty(0).expand(sizes["B"], heads, length, 0)
+                torch.empty(0, device="cpu").expand(sizes["B"], heads, length, 0)
                 for heads, length in ((sizes["Hq"], rows), *[(sizes["Hkv"], columns)] * 2)
             ]
-            indices = [torch.arange(sizes["B"]).reshape(-1, 1), torch.arange(sizes["Hq"]).reshape(1, -1)]
+            indices = [torch.arange(sizes["B"], device="cpu").reshape(-1, 1), torch.arange(sizes["Hq"], device="cpu").reshape(1, -1)]
             outer = [*shapes, *program.moved(captures, query[0], key[0], documents=documents)]
             with torch.no_grad():
                 begin, _, _, end = bounds(outer, [*indices, 0, rows], torch.float64)
-            first, last = int(torch.as_tensor(begin).min()), int(torch.as_tensor(end).max())
+            first, last = int(torch.as_tensor(begin, device="cpu").min()), int(torch.as_tensor(end, device="cpu").max())
             found = known[query, key] = (key[0] + max(first, 0), key[0] + max(min(last, columns), first, 0))
         return found
 

@@ -116,20 +116,23 @@ class CutProgram:
             return False
         random = torch.Generator().manual_seed(0)
         captures = [Shape((1, 1, 1, 1))] * 3 + [1.0 if captured.kind == "float" else 1 for captured in self.traced.captures]
-        indices = [torch.zeros(rows, dtype=torch.int64)] * 3
+        indices = [torch.zeros(rows, dtype=torch.int64, device="cpu")] * 3
         score = torch.float64
-        start = [torch.as_tensor(x, dtype=score).expand(rows) for x in form.init(captures, indices, score)]
-        states = [torch.rand(rows, generator=random, dtype=score) + 0.5 for _ in start]
-        before = form.finalize(captures, [torch.ones(rows, dtype=score), *indices, *states], score)
+        start = [torch.as_tensor(x, dtype=score, device="cpu").expand(rows) for x in form.init(captures, indices, score)]
+        states = [torch.rand(rows, generator=random, dtype=score, device="cpu") + 0.5 for _ in start]
+        before = form.finalize(captures, [torch.ones(rows, dtype=score, device="cpu"), *indices, *states], score)
         raised = 0
         for place, state in enumerate(states):
             other = [state + 2.0 if n == place else x for n, x in enumerate(start)]
             made = form.merge(captures, [*states, *other], score)
-            if torch.equal(torch.as_tensor(made[place]).expand(rows), state + 2.0):
+            if torch.equal(torch.as_tensor(made[place], device="cpu").expand(rows), state + 2.0):
                 raised += 1
-                scale = torch.as_tensor(made[len(states)], dtype=score)
+                scale = torch.as_tensor(made[len(states)], dtype=score, device="cpu")
                 after = form.finalize(captures, [scale.expand(rows), *indices, *made[: len(states)]], score)
-                if not all(torch.allclose(torch.as_tensor(x), torch.as_tensor(y), rtol=1e-9) for x, y in zip(before, after, strict=True)):
+                if not all(
+                    torch.allclose(torch.as_tensor(x, device="cpu"), torch.as_tensor(y, device="cpu"), rtol=1e-9)
+                    for x, y in zip(before, after, strict=True)
+                ):
                     return False
         return raised == 1
 

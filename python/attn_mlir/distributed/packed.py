@@ -91,7 +91,7 @@ def whole_documents(
     call: Asked, ranks: Ranks, qkv: tuple[Tensor, Tensor, Tensor], parts: Sequence[Part], offsets: Sequence[int]
 ) -> list[Tensor]:
     """Each o, [1, H, T, Dv], and the row outputs, [1, H, T], of the documents that this rank has whole, in the order of their positions."""
-    lengths = torch.zeros(len(offsets), dtype=torch.int32)
+    lengths = torch.zeros(len(offsets), dtype=torch.int32, device="cpu")
     for part in parts:
         for n in range(*part.documents):
             lengths[n + 1] = offsets[n + 1] - offsets[n]

@@ -40,7 +40,7 @@ def block_classes(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], device: 
     if sizes[0] * sizes[1] * sizes[2] * sizes[3] > _SMALL:
         grid = _analysed(mask_mod, sizes, block, shape)
     if grid is None:
-        grid = torch.full(shape, PARTIAL, dtype=torch.int8)
+        grid = torch.full(shape, PARTIAL, dtype=torch.int8, device="cpu")
     step = max(1, _BLOCKS // max(1, shape[0] * shape[1] * shape[3]))
     for first in range(0, shape[2], step):
         part = grid[:, :, first : first + step]
@@ -61,7 +61,7 @@ def _analysed(mask_mod: Mask, sizes: Sizes, block: tuple[int, int], shape: tuple
         captures = [_array(value) for value in entry.captures(scan, 0.0)]
     except (AttnError, TypeError):  # what cannot be traced, or has no type of numpy's, can be evaluated
         return None
-    grid = torch.empty(shape, dtype=torch.int8)
+    grid = torch.empty(shape, dtype=torch.int8, device="cpu")
     step = max(1, _BLOCKS // max(1, shape[0] * shape[1] * shape[3]))
     with LOCK, loaded(), ir.Location.unknown():
         module = ir.Module.parse(entry.traced.text)

@@ -37,7 +37,7 @@ def maximum(a: Any, b: Any) -> Any:
     if not (_is_tensor(a) or _is_tensor(b)):
         return vocabulary.maximum(a, b)
     dtype = a.dtype if isinstance(a, torch.Tensor) else b.dtype
-    return torch.maximum(*(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype) for x in (a, b)))
+    return torch.maximum(*(x if isinstance(x, torch.Tensor) else torch.full((), x, dtype=dtype, device="cpu") for x in (a, b)))
 
 
 def relu(x: Any) -> Any:

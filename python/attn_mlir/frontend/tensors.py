@@ -178,7 +178,7 @@ def lift(x: Any) -> Node:
     if isinstance(x, torch.SymInt):
         return _symbolic(x)
     if isinstance(x, torch.SymFloat):  # which operators take as tensors only
-        x = torch.scalar_tensor(x, dtype=torch.float64)  # type: ignore[arg-type]
+        x = torch.scalar_tensor(x, dtype=torch.float64, device="cpu")  # type: ignore[arg-type]
     if isinstance(x, torch.Tensor):
         with torch._C.DisableTorchFunction():
             constant = id(x) in scope.current().fresh and x.dim() == 0

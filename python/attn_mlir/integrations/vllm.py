@@ -105,7 +105,7 @@ class Impl(AttentionImpl):  # type: ignore[misc]
         self.heads = num_heads, num_kv_heads, head_size
         self.scale, self.shared = float(scale), kv_sharing_target_layer_name is not None
         scores = [softcap(logits_soft_cap)] if logits_soft_cap else []
-        scores += [alibi(torch.tensor(alibi_slopes), align="bottom_right")] if alibi_slopes is not None else []
+        scores += [alibi(torch.tensor(alibi_slopes, device="cpu"), align="bottom_right")] if alibi_slopes is not None else []
         user = _functions
         scores += [_positioned_score(user.score_mod)] if user.score_mod is not None else []
         self.score_mod = _composed(scores)

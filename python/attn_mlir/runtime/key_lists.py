@@ -83,7 +83,7 @@ def lists_of(index: torch.Tensor, kv_len: int, form: ListForm, inverse: bool) ->
     made = [_padded(entries, room), _ranges(rows, lists, present.shape[:-1])]
     heads, tiles = present.shape[:2], -(-kv_len // form.tile)
     if not inverse:
-        return [*made, _padded(entries[:0], 1), _padded(entries[:0], 1), torch.zeros((*heads, 0, 2), dtype=torch.int64)]
+        return [*made, _padded(entries[:0], 1), _padded(entries[:0], 1), torch.zeros((*heads, 0, 2), dtype=torch.int64, device="cpu")]
     return [*made, *_inverse(entries, rows, (*heads, present.shape[2], tiles), form, room, form.tiles(kv_len))]
 
 

@@ -84,11 +84,13 @@ def run_forward(q: Tensor, k: Tensor, v: Tensor, captures: list[Tensor], *rest: 
     """See `compute_forward`. A packaged graph may be given shapes that nobody has looked at."""
     shapes = tuple(q.shape), tuple(k.shape), tuple(v.shape)
     (b, _, _, dim), (kb, _, keys, key_dim), (vb, _, values, _) = shapes
-    if (b, b, keys, dim) != (kb, vb, values, key_dim):
+    task = task_of(captures, *rest)
+    paged = getattr(task.program, "paged", False)  # then k and v have pages where q has batch entries
+    if (kb if paged else b, kb, keys, dim) != (kb, vb, values, key_dim):
         raise ArgumentError(f"q, k and v have shapes {list(shapes[0])}, {list(shapes[1])} and {list(shapes[2])}, which do not go together")
     if max(map(max, shapes)) >= MAX_LENGTH:
         raise ArgumentError(f"q, k or v has a dimension of {max(map(max, shapes))} elements; the limit is {MAX_LENGTH - 1}")
-    return compute.compute_forward(task_of(captures, *rest), (q, k, v), captures)
+    return compute.compute_forward(task, (q, k, v), captures)
 
 
 @without_tangents

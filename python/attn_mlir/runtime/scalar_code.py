@@ -120,11 +120,11 @@ class _Run:
     def _compute(self, number: int) -> Any:
         if number < len(self.given):
             value = self.given[number]
-            return torch.tensor(value, dtype=self.score) if isinstance(value, float) else self._gated(value)
+            return torch.tensor(value, dtype=self.score, device="cpu") if isinstance(value, float) else self._gated(value)
         op = self.code.ops[number - len(self.given)]
         match op.name:
             case "arith.constant":
-                return torch.tensor(op.attribute, dtype=self.score) if isinstance(op.attribute, float) else op.attribute
+                return torch.tensor(op.attribute, dtype=self.score, device="cpu") if isinstance(op.attribute, float) else op.attribute
             case "tensor.dim":
                 return self.given[op.operands[0]].shape[self.value(op.operands[1])]
             case "tensor.extract":
@@ -137,12 +137,12 @@ class _Run:
                 return _INTEGER_TESTS[op.attribute](*map(self.value, op.operands))
             case "arith.sitofp" | "arith.uitofp":
                 (x,) = map(self.value, op.operands)
-                return x.to(self.score) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=self.score)
+                return x.to(self.score) if isinstance(x, Tensor) else torch.tensor(float(x), dtype=self.score, device="cpu")
         return _OPERATORS[op.name](*map(self.value, op.operands))
 
     def _read(self, op: Op) -> Tensor:
         tensor, *indices = [self.given[op.operands[0]], *map(self.value, op.operands[1:])]
-        tensor = torch.as_tensor(tensor)
+        tensor = tensor if isinstance(tensor, Tensor) else torch.as_tensor(tensor, device="cpu")
         read = tensor[tuple(indices)] if indices else tensor
         return read.to(self.score) if op.attribute else read
 

@@ -34,7 +34,7 @@
 // RUN: not attn-opt %t.inside -p 'nvidia-slice-values' 2>&1 | FileCheck %s --check-prefix=INSIDE
 
 // CLUSTER: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x256xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x256xf16>) -> (tensor<?x?x?x256xf16>, tensor<?x?x?xf32>)
-// CLUSTER-SAME: tile.choices = {block_kv = 64 : i64, block_q = 128 : i64, cluster = 2 : i64, emitter = "hopper"}
+// CLUSTER-SAME: tile.choices = {ahead = 1 : i64, block_kv = 64 : i64, block_q = 128 : i64, cluster = 2 : i64, emitter = "hopper"}
 // CLUSTER: "attn.attention"(%[[Q]], %[[K]], %[[V]])
 // CHECK: func.func @attention(%[[Q:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[K:[a-z0-9]+]]: tensor<?x?x?x576xf16>, %[[V:[a-z0-9]+]]: tensor<?x?x?x192xf16>) -> (tensor<?x?x?x192xf16>, tensor<?x?x?xf32>)
 // CHECK-SAME: tile.choices = {block_kv = 32 : i64, block_q = 64 : i64, launch_columns = 192 : i64, launch_values = 2 : i64}
