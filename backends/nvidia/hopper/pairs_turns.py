@@ -1,0 +1,125 @@
+"""Tiles of gradients of dense captured tensors that are stored: nothing is zero before, and batch entries that share them take turns.
+
+Each tile of such a gradient is made once in each batch entry. Where a tensor is read by every entry in its own place, or there is one
+entry, tiles are stored. Else the program of the first entry stores, and that of each further one adds what it has once the one before is
+there, which a counter of steps in global memory tells: so sums have one order. Programs of batch entries follow each other, so that they
+run at a time, and bias and gradient are in the L2 cache when the second one wants them. Warps of the producer send the tiles.
+"""
+
+from collections.abc import Mapping
+
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.pairs_claims import sees_all_queries
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, STEP, RolePrinter
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import SLOTS, WindowSums, apart_along, elements_of, tiled_scatters
+from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
+from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
+from attn_mlir.errors import UnsupportedError
+from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import maker
+
+STORED = "stored_tiles"
+"""In a schedule, as `pairs_tiles.NARROW`: outputs whose tiles are all stored where TMA can write them (`gpu.outputs`)."""
+WARPS = "tile_warps"
+"""In a schedule: 1 where warps of the producer send tiles."""
+_FULL = 10
+"""Named barrier of the first warpgroup: its tile is in shared memory."""
+
+
+def stored_tiles(layout: BackwardLayout) -> list[ir.Operation]:
+    """The scatters of a step whose tiles are all made, each once in a batch entry, whatever the lengths are."""
+    kernel = layout.kernel
+    if not layout.by_tiles or not kernel.steps or not _visits_all(kernel):
+        return []
+    loops, tiled = ops_of(kernel.query_loop, "scf.for"), list(tiled_scatters(kernel.steps[0]))
+    return [op for op in tiled if all(apart_along(kernel, op)[:2]) and _is_query(yielded(body(op))[-2], op, loops[0])]
+
+
+def _visits_all(kernel: PairsKernel) -> bool:
+    loops, key = ops_of(kernel.query_loop, "scf.for"), kernel.key_loop.regions[0].blocks[0].arguments[0]
+    if not sees_all_queries(kernel) or is_masked(loops, key):
+        return False
+    begin = maker(loops[0].operands[0], "arith.constant")
+    return begin is not None and ir.IntegerAttr(begin.attributes["value"]).value == 0
+
+
+def _is_query(index: ir.Value, scatter: ir.Operation, loop: ir.Operation) -> bool:
+    """Whether an index is the query's own position: that of another place would leave elements that no program comes to."""
+    op = maker(index, "arith.addi")
+    own = [loop.regions[0].blocks[0].arguments[0], body(scatter).arguments[1]]
+    return op is not None and all(any(operand == value for value in own) for operand in op.operands)
+
+
+def shares_batches(layout: BackwardLayout) -> bool:
+    """Whether batch entries add to one tile."""
+    return any(not apart_along(layout.kernel, op)[2] for op in stored_tiles(layout))
+
+
+def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaphores: Fields) -> Fields:
+    """The part of a schedule that says who sends tiles, and which are stored. `semaphores`: those of programs."""
+    stored = stored_tiles(layout)
+    if not stored or not choices.get(STORED, 1):
+        return {}
+    shared, free = shares_batches(layout), not layout.reduction_warps
+    if shared and (not free or not same_for_batches(layout.kernel.function, layout.kernel.step_ops("tile.load_window"))):
+        return {}
+    warps = int(choices.get(WARPS, shared))
+    if shared and not warps:
+        return {}
+    arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
+    elements = elements_of(layout)
+    told = ",".join(f"{arguments.index(op.operands[0]) + 1 - len(arguments)}:{elements[op]}" for op in stored)
+    return {STORED: told} | ({WARPS: 1} if warps else {}) | (semaphores if shared else {})
+
+
+class TileTurns(RolePrinter):
+    """Warps of the producer, one for each warpgroup of consumers, that store and add its tiles."""
+
+    def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
+        super().__init__(core, kernel, layout)
+        self.tiles = WindowSums(core, kernel, layout)
+        moving = [op.regions[0].blocks[0].arguments[0] for op in ops_of(kernel.query_loop, "scf.for")]
+        if any(depends(value, variable) for op in kernel.key_loads for value in op.operands for variable in moving):
+            raise UnsupportedError("hopper: keys are loaded before queries")
+
+    def begin_program(self) -> None:
+        """Declares the counters of this program and of the one before, which has the batch entry before."""
+        core, layout = self.core, self.layout
+        if not layout.turns:
+            return
+        heads, blocks = core.arguments.size(self.kernel.over, 1), core.blocks()
+        place = f"((batch * {heads} + head) * {blocks} + block) * {layout.warpgroups} + part"
+        core.writer.line(
+            f"int *const semaphore = {core.arguments.semaphores()} + {place};",
+            f"const int *const before = semaphore - {heads} * {blocks} * {layout.warpgroups};",
+            f"const uint32_t begun = {STEP};",
+        )
+
+    def step(self, block: ir.Block) -> None:
+        core, layout = self.core, self.layout
+        core.writer.line(f"attn::named_sync({_FULL} + part, 160);")  # the consumers' tile is in shared memory
+        with core.scope("if (lane == 0)"):
+            if layout.turns:
+                # What is added to is there.
+                core.writer.line(f"if (batch) attn::semaphore_reached(before, (int)({STEP} - begun) + 1);")
+            self.tiles.send_from(block, STAGE, "part")
+            core.writer.line("attn::bulk_wait_read<0>();")
+        free = f"barriers + {layout.free(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}"
+        core.writer.line("__syncwarp();", f"attn::warp_arrive({free}, lane == 0);")
+        if layout.turns:
+            batches = core.arguments.size(self.kernel.over, 0)
+            with core.scope(f"if (lane == 0 && batch + 1 < {batches})"):
+                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass(semaphore, (int)({STEP} - begun) + 1);")
+            core.writer.line("__syncwarp();")
+
+
+def tell_tiles(core: Core) -> None:
+    """Prints how consumers hand over a tile that they have written, and published to TMA."""
+    core.writer.line(f"attn::named_arrive({_FULL} + warpgroup, 160);")
+
+
+__all__ = ["SLOTS", "STORED", "WARPS", "TileTurns", "shares_batches", "stored_tiles", "tell_tiles", "tile_fields"]
