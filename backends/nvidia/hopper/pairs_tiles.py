@@ -137,6 +137,31 @@ class WindowSums:
                     self._copy(op, buffer, boxes, stage, part)
         writer.line("attn::bulk_commit();")
 
+    def clear_rows(self, op: ir.Operation, queries: str, over: ir.Value, part: str) -> None:
+        """Makes 0 what is for so many first queries, of warpgroup `part`'s keys, where TMA writes the others; a warp does."""
+        core, buffer = self.core, self.of_step(self.kernel.steps[0])[op]
+        arguments = core.arguments
+        _, _, *indices = yielded(body(op))
+        core.scalars.bind(body(op).arguments[0], "0")
+        loop = ops_of(self.kernel.query_loop, "scf.for")[0].regions[0].blocks[0].arguments[0]
+        core.scalars.bind(loop, "0")
+        core.scalars.bind(body(op).arguments[1], "0")
+        places, steps = [core.value(index) for index in indices], _steps(op)
+        assert steps is not None
+        boxes = boxes_of(core, over, steps, places[SLOTS:], (self.kernel.queries, ROW_BYTES // _BYTES[buffer.element]))
+        row_dim = row_dimension(steps)
+        assert boxes is not None and row_dim is not None
+        rows, length = arguments.stride(over, SLOTS + row_dim), arguments.size(over, SLOTS + row_dim)
+        terms = " + ".join(f"(long long){place} * {arguments.stride(over, n)}" for n, place in enumerate(places[SLOTS:], SLOTS))
+        alone = "" if apart_along(self.kernel, op)[2] else " && batch == 0"
+        with core.scope(f"if (attn::is_described({boxes[0]}){alone})"):
+            element = _C_TYPES[buffer.element]
+            core.writer.line(
+                f"{element} *const to = reinterpret_cast<{element} *>({arguments.pointer(over)}) + {terms};",
+                f"attn::clear_rows<{element}>(to, {rows}, {ROWS} * {part}, min((int){queries}, {length}), "
+                f"{key_count(core, self.kernel)}, lane);",
+            )
+
     def _place(self, op: ir.Operation, buffer: SharedBuffer) -> tuple[list[str], list[list[int]], tuple[str, list[str], int]]:
         """Where a tile belongs: indices of its first element, how they grow along rows and columns, and its boxes."""
         core = self.core

@@ -3,7 +3,8 @@
 Each tile of such a gradient is made once in each batch entry. Where a tensor is read by every entry in its own place, or there is one
 entry, tiles are stored. Else the program of the first entry stores, and that of each further one adds what it has once the one before is
 there, which a counter of steps in global memory tells: so sums have one order. Programs of batch entries follow each other, so that they
-run at a time, and bias and gradient are in the L2 cache when the second one wants them. Warps of the producer send the tiles.
+run at a time, and bias and gradient are in the L2 cache when the second one wants them. Warps of the producer send the tiles, and write
+zeros for the first queries where a mask hides those: where no program comes.
 """
 
 from collections.abc import Mapping
@@ -11,16 +12,15 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.pairs_claims import sees_all_queries
+from attn_mlir.backends.nvidia.hopper.pairs_claims import sees_last_queries
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, STEP, RolePrinter
-from attn_mlir.backends.nvidia.hopper.pairs_tiles import SLOTS, WindowSums, apart_along, elements_of, tiled_scatters
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums, apart_along, elements_of, tiled_scatters
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
-from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
-from attn_mlir.errors import UnsupportedError
+from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import maker
+from attn_mlir.passes.regions import find_all, maker
 
 STORED = "stored_tiles"
 """In a schedule, as `pairs_tiles.NARROW`: outputs whose tiles are all stored where TMA can write them (`gpu.outputs`)."""
@@ -31,20 +31,25 @@ _FULL = 10
 
 
 def stored_tiles(layout: BackwardLayout) -> list[ir.Operation]:
-    """The scatters of a step whose tiles are all made, each once in a batch entry, whatever the lengths are."""
+    """The scatters of a step whose tiles are all made, but for those of the first queries, each once in a batch entry.
+
+    That is so whatever the lengths are.
+    """
     kernel = layout.kernel
-    if not layout.by_tiles or not kernel.steps or not _visits_all(kernel):
+    if not layout.by_tiles or not kernel.steps or not sees_last_queries(kernel):
         return []
     loops, tiled = ops_of(kernel.query_loop, "scf.for"), list(tiled_scatters(kernel.steps[0]))
-    return [op for op in tiled if all(apart_along(kernel, op)[:2]) and _is_query(yielded(body(op))[-2], op, loops[0])]
+    found = [op for op in tiled if all(apart_along(kernel, op)[:2]) and _is_query(yielded(body(op))[-2], op, loops[0])]
+    batches = [op.results[0] for op in find_all(kernel.function, "tile.program_id") if ir.IntegerAttr(op.attributes["axis"]).value == 2]
+    same = not any(depends(loops[0].operands[0], batch) for batch in batches)
+    return [op for op in found if same or apart_along(kernel, op)[2]]
 
 
-def _visits_all(kernel: PairsKernel) -> bool:
-    loops, key = ops_of(kernel.query_loop, "scf.for"), kernel.key_loop.regions[0].blocks[0].arguments[0]
-    if not sees_all_queries(kernel) or is_masked(loops, key):
-        return False
-    begin = maker(loops[0].operands[0], "arith.constant")
-    return begin is not None and ir.IntegerAttr(begin.attributes["value"]).value == 0
+def first_query(kernel: PairsKernel) -> ir.Value | None:
+    """Where steps begin, None where that is the first query."""
+    begin = ops_of(kernel.query_loop, "scf.for")[0].operands[0]
+    op = maker(begin, "arith.constant")
+    return None if op is not None and ir.IntegerAttr(op.attributes["value"]).value == 0 else begin
 
 
 def _is_query(index: ir.Value, scatter: ir.Operation, loop: ir.Operation) -> bool:
@@ -64,11 +69,11 @@ def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaph
     stored = stored_tiles(layout)
     if not stored or not choices.get(STORED, 1):
         return {}
-    shared, free = shares_batches(layout), not layout.reduction_warps
-    if shared and (not free or not same_for_batches(layout.kernel.function, layout.kernel.step_ops("tile.load_window"))):
+    shared = shares_batches(layout)
+    if shared and not same_for_batches(layout.kernel.function, layout.kernel.step_ops("tile.load_window")):
         return {}
-    warps = int(choices.get(WARPS, shared))
-    if shared and not warps:
+    needed = shared or first_query(layout.kernel) is not None
+    if not (warps := int(choices.get(WARPS, needed))) and needed:
         return {}
     arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
     elements = elements_of(layout)
@@ -76,15 +81,12 @@ def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaph
     return {STORED: told} | ({WARPS: 1} if warps else {}) | (semaphores if shared else {})
 
 
-class TileTurns(RolePrinter):
-    """Warps of the producer, one for each warpgroup of consumers, that store and add its tiles."""
+class TileSender(RolePrinter):
+    """Warps of the producer, one for each warpgroup of consumers, that store and add its tiles: here, or beside sums over keys."""
 
     def __init__(self, core: Core, kernel: PairsKernel, layout: BackwardLayout) -> None:
         super().__init__(core, kernel, layout)
         self.tiles = WindowSums(core, kernel, layout)
-        moving = [op.regions[0].blocks[0].arguments[0] for op in ops_of(kernel.query_loop, "scf.for")]
-        if any(depends(value, variable) for op in kernel.key_loads for value in op.operands for variable in moving):
-            raise UnsupportedError("hopper: keys are loaded before queries")
 
     def begin_program(self) -> None:
         """Declares the counters of this program and of the one before, which has the batch entry before."""
@@ -94,26 +96,43 @@ class TileTurns(RolePrinter):
         heads, blocks = core.arguments.size(self.kernel.over, 1), core.blocks()
         place = f"((batch * {heads} + head) * {blocks} + block) * {layout.warpgroups} + part"
         core.writer.line(
-            f"int *const semaphore = {core.arguments.semaphores()} + {place};",
-            f"const int *const before = semaphore - {heads} * {blocks} * {layout.warpgroups};",
+            f"int *const turn = {core.arguments.semaphores()} + {place};",
+            f"const int *const before = turn - {heads} * {blocks} * {layout.warpgroups};",
             f"const uint32_t begun = {STEP};",
         )
 
+    def after_heads(self, block: ir.Block) -> None:
+        """Makes 0 what no step comes to."""
+        begin = first_query(self.kernel)
+        if begin is None:
+            return
+        core = self.core
+        for op in stored_tiles(self.layout):
+            with core.scope(""):
+                self.tiles.clear_rows(op, core.value(begin), list(op.operands)[0], "part")
+
     def step(self, block: ir.Block) -> None:
-        core, layout = self.core, self.layout
-        core.writer.line(f"attn::named_sync({_FULL} + part, 160);")  # the consumers' tile is in shared memory
+        self.send(block)
+        self.core.writer.line("if (lane == 0) attn::bulk_wait_read<0>();")
+        self.sent()
+
+    def send(self, block: ir.Block) -> None:
+        """Starts the copies of a step's tile, once it is in shared memory and what it is added to is there."""
+        core = self.core
+        core.writer.line(f"attn::named_sync({_FULL} + part, 160);")
         with core.scope("if (lane == 0)"):
-            if layout.turns:
-                # What is added to is there.
+            if self.layout.turns:
                 core.writer.line(f"if (batch) attn::semaphore_reached(before, (int)({STEP} - begun) + 1);")
             self.tiles.send_from(block, STAGE, "part")
-            core.writer.line("attn::bulk_wait_read<0>();")
+
+    def sent(self) -> None:
+        """Gives the tile's memory back, which TMA has read, and tells the next batch entry once all is written."""
+        core, layout = self.core, self.layout
         free = f"barriers + {layout.free(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}"
         core.writer.line("__syncwarp();", f"attn::warp_arrive({free}, lane == 0);")
         if layout.turns:
-            batches = core.arguments.size(self.kernel.over, 0)
-            with core.scope(f"if (lane == 0 && batch + 1 < {batches})"):
-                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass(semaphore, (int)({STEP} - begun) + 1);")
+            with core.scope(f"if (lane == 0 && batch + 1 < {core.arguments.size(self.kernel.over, 0)})"):
+                core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass(turn, (int)({STEP} - begun) + 1);")
             core.writer.line("__syncwarp();")
 
 
@@ -121,5 +140,3 @@ def tell_tiles(core: Core) -> None:
     """Prints how consumers hand over a tile that they have written, and published to TMA."""
     core.writer.line(f"attn::named_arrive({_FULL} + warpgroup, 160);")
 
-
-__all__ = ["SLOTS", "STORED", "WARPS", "TileTurns", "shares_batches", "stored_tiles", "tell_tiles", "tile_fields"]
