@@ -63,9 +63,7 @@ def _memory(
     return _sums(unit, output, shapes, order, over, sequences)
 
 
-def _sums(
-    unit: GpuKernel, output: int, shapes: Sequence[torch.Size], order: str, over: torch.Tensor, sequences: int
-) -> OutputMemory:
+def _sums(unit: GpuKernel, output: int, shapes: Sequence[torch.Size], order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
     """Zeros to which programs add: in one place by atomic additions or one after the other, or each in a slot of its own."""
     kernel, shape = unit.kernel, shapes[output]
     if kernel.grid == "chunks":  # every block of columns writes all of its slot

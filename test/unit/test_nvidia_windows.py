@@ -229,7 +229,9 @@ def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
             "attn::semaphore_pass(turn, (int)(step - begun) + 1);",
         ]
         assert in_order(step, turn)
-        assert in_order(consumers, ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup, 160);"])
+        assert in_order(
+            consumers, ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup, 160);"]
+        )
         assert unit.code.source.count("atomicInc(") == 2  # all programs are drawn: an entry waits for one that runs
 
 

@@ -137,9 +137,9 @@ class WindowSums:
                     self._copy(op, buffer, boxes, stage, part)
         writer.line("attn::bulk_commit();")
 
-    def clear_rows(self, op: ir.Operation, queries: str, over: ir.Value, part: str) -> None:
+    def clear_rows(self, op: ir.Operation, queries: str, part: str) -> None:
         """Makes 0 what is for so many first queries, of warpgroup `part`'s keys, where TMA writes the others; a warp does."""
-        core, buffer = self.core, self.of_step(self.kernel.steps[0])[op]
+        core, buffer, over = self.core, self.of_step(self.kernel.steps[0])[op], op.operands[0]
         arguments = core.arguments
         _, _, *indices = yielded(body(op))
         core.scalars.bind(body(op).arguments[0], "0")

@@ -109,7 +109,7 @@ class TileSender(RolePrinter):
         core = self.core
         for op in stored_tiles(self.layout):
             with core.scope(""):
-                self.tiles.clear_rows(op, core.value(begin), list(op.operands)[0], "part")
+                self.tiles.clear_rows(op, core.value(begin), "part")
 
     def step(self, block: ir.Block) -> None:
         self.send(block)
@@ -139,4 +139,3 @@ class TileSender(RolePrinter):
 def tell_tiles(core: Core) -> None:
     """Prints how consumers hand over a tile that they have written, and published to TMA."""
     core.writer.line(f"attn::named_arrive({_FULL} + warpgroup, 160);")
-
