@@ -217,7 +217,7 @@ def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
         role, consumers = unit.code.source.split(first)[1].split("attn::more_registers")
         step = role.split("for (int query0")[1]
         turn = [
-            "attn::named_sync(10 + part, 160);",
+            "attn::named_sync(10 + part + 2 * stage, 160);",
             "if (batch) attn::semaphore_reached(before, (int)(step - begun) + 1);",
             "if (batch == 0) attn::tma_store(&out3_window",
             "attn::tma_add(&out3_window",
@@ -230,7 +230,8 @@ def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
         ]
         assert in_order(step, turn)
         assert in_order(
-            consumers, ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup, 160);"]
+            consumers,
+            ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup + 2 * stage, 160);"],
         )
         assert unit.code.source.count("atomicInc(") == 2  # all programs are drawn: an entry waits for one that runs
 

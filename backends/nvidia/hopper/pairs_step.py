@@ -266,7 +266,7 @@ class Consumers(RolePrinter):
                 self.sums.exchange(adds, self.packed)
                 self.tiles.send(block, STAGE, limit)
                 if layout.tile_warps:
-                    tell_tiles(core)
+                    tell_tiles(core, layout)
                 if layout.late:
                     self.sums.await_late()
             if group:

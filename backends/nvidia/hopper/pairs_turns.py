@@ -27,7 +27,8 @@ STORED = "stored_tiles"
 WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
 _FULL = 10
-"""Named barrier of the first warpgroup: its tile is in shared memory."""
+"""Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
+who sends: they come to one again only when their stage was given back."""
 
 
 def stored_tiles(layout: BackwardLayout) -> list[ir.Operation]:
@@ -119,7 +120,7 @@ class TileSender(RolePrinter):
     def send(self, block: ir.Block) -> None:
         """Starts the copies of a step's tile, once it is in shared memory and what it is added to is there."""
         core = self.core
-        core.writer.line(f"attn::named_sync({_FULL} + part, 160);")
+        core.writer.line(f"attn::named_sync({_full(self.layout, 'part')}, 160);")
         with core.scope("if (lane == 0)"):
             if self.layout.turns:
                 core.writer.line(f"if (batch) attn::semaphore_reached(before, (int)({STEP} - begun) + 1);")
@@ -136,6 +137,10 @@ class TileSender(RolePrinter):
             core.writer.line("__syncwarp();")
 
 
-def tell_tiles(core: Core) -> None:
+def tell_tiles(core: Core, layout: BackwardLayout) -> None:
     """Prints how consumers hand over a tile that they have written, and published to TMA."""
-    core.writer.line(f"attn::named_arrive({_FULL} + warpgroup, 160);")
+    core.writer.line(f"attn::named_arrive({_full(layout, 'warpgroup')}, 160);")
+
+
+def _full(layout: BackwardLayout, part: str) -> str:
+    return f"{_FULL} + {part} + {layout.warpgroups} * {STAGE}"

@@ -29,7 +29,7 @@
 // CHECK:     attn::named_sync(1, 256);
 // CHECK:     if (!attn::is_described([[MAP]])) {
 // CHECK:     attn::add_window<__half, 128>(to, {{.*}}, 64 * warpgroup, 128, [[COUNT]], threadIdx.x % 128);
-// CHECK:     attn::named_arrive(10 + warpgroup, 160);
+// CHECK:     attn::named_arrive(10 + warpgroup + 2 * stage, 160);
 // CHECK:     attn::tma_add(&out1_map
 // CHECK:     attn::wgmma_wait<0>();
 // CHECK-NOT: attn::bulk_wait_read<1>();
