@@ -18,6 +18,8 @@ _NARROW = "narrow"
 """In the schedule of a kernel that adds tiles by TMA: "number:element" of outputs, see `hopper.pairs_tiles`."""
 _STORED = "stored_tiles"
 """The same of outputs whose tiles programs store, see `hopper.pairs_turns`."""
+_TURNS = ("turn_entries", "turn_rows")
+"""There, too: how many batch entries take turns, and how many queries each must have for each of them."""
 _ANY = (1 << 31) - 1
 _FEW = 4
 """Terms of a sum in 16 bits."""
@@ -102,14 +104,17 @@ def is_cleared(unit: GpuKernel, output: int, shapes: Sequence[Sequence[int]], dt
 def _is_stored(unit: GpuKernel, output: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, over: Sequence[int]) -> bool:
     """Whether programs store each tile of a gradient by TMA, and together make all of it (`hopper.pairs_turns`).
 
-    They do where it has no elements but those of the pairs of each head of queries, and of each batch entry where these are apart.
+    They do where it has no elements but those of the pairs of each head of queries, and of each batch entry where these are apart, or where
+    entries take turns: few of them, which have many queries.
     """
     element = _told(unit, _STORED, output)
     queries = next((shapes[n] for n, kind in enumerate(unit.kernel.outputs) if kind == "accumulate"), None)
     if not element or dtype != DTYPES[element] or queries is None or shapes[output][-1] * dtype.itemsize % 16:
         return False
-    apart = unit.kernel.disjoint[output]
-    return math.prod(shapes[output]) == (over[0] if apart[2] else 1) * queries[1] * queries[2] * over[2]
+    own = over[0] if unit.kernel.disjoint[output][2] else 1
+    most, rows = (int(unit.schedule.get(name, 0)) for name in _TURNS)
+    turns = own == over[0] or (over[0] <= most and over[0] * rows <= queries[2])
+    return turns and math.prod(shapes[output]) == own * queries[1] * queries[2] * over[2]
 
 
 def _told(unit: GpuKernel, field: str, output: int) -> str:

@@ -175,7 +175,7 @@ def test_gradients_of_dense_biases_are_added_by_tiles(dtype: torch.dtype, head: 
     unit = backward(KINDS["heads"][1], (2, 8, 8), dtype, head)
     source = unit.code.source
     assert source.count("attn::tma_add(&out3_window") == (4 if dtype == torch.float32 else 2)
-    assert source.count("if (batch == 0) attn::tma_store(&out3_window") == source.count("attn::tma_add(&out3_window")
+    assert source.count("if (in_turn && batch == 0) attn::tma_store(&out3_window") == source.count("attn::tma_add(&out3_window")
     assert source.count("attn::add_window<") == 2 and "attn::add_global(&out3" not in source
     for batch, made in ((1, dtype), (4, dtype), (5, torch.float32)):
         keys = torch.empty(batch, 2, 16, head, device="meta")
@@ -218,13 +218,13 @@ def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
         step = role.split("for (int query0")[1]
         turn = [
             "attn::named_sync(10 + part + 2 * stage, 160);",
-            "if (batch) attn::semaphore_reached(before, (int)(step - begun) + 1);",
-            "if (batch == 0) attn::tma_store(&out3_window",
+            "if (in_turn && batch) attn::semaphore_reached(before, (int)(step - begun) + 1);",
+            "if (in_turn && batch == 0) attn::tma_store(&out3_window",
             "attn::tma_add(&out3_window",
             "attn::bulk_commit();",
             "attn::bulk_wait_read<0>();",
             "attn::warp_arrive(barriers + 88 + 8 * stage, lane == 0);",
-            "if (lane == 0 && batch + 1 < k_n0) {",
+            "if (lane == 0 && in_turn && batch + 1 < k_n0) {",
             "attn::bulk_wait<0>();",
             "attn::semaphore_pass(turn, (int)(step - begun) + 1);",
         ]
@@ -245,13 +245,14 @@ def test_what_is_stored_needs_no_zeros() -> None:
         return outputs.is_cleared(unit, 3, shapes, dtype, (batch, heads, length, 64))
 
     unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64)
-    assert not cleared((2, 17, 128), (3, 2, 128), (2, 17)) and not cleared((4, 17, 128), (3, 2, 128), (4, 17))
-    assert cleared((2, 17, 127), (3, 2, 127), (2, 17))  # rows of 254 bytes
-    assert cleared((2, 17, 128), (5, 2, 128), (2, 17), torch.float32)  # elements that TMA would have to convert
-    assert cleared((2, 18, 128), (3, 2, 128), (2, 17)) and cleared((3, 17, 128), (3, 2, 128), (2, 17))
+    assert not cleared((2, 768, 128), (3, 2, 128), (2, 768)) and not cleared((4, 768, 128), (3, 2, 128), (4, 768))
+    assert cleared((2, 767, 128), (3, 2, 128), (2, 767)) and cleared((2, 4096, 128), (5, 2, 128), (2, 4096))  # entries wait too long
+    assert not cleared((2, 17, 128), (1, 2, 128), (2, 17))
+    assert cleared((2, 768, 127), (3, 2, 127), (2, 768))  # rows of 254 bytes
+    assert cleared((2, 768, 128), (3, 2, 128), (2, 768), torch.float32)  # elements that TMA would have to convert
+    assert cleared((2, 776, 128), (3, 2, 128), (2, 768)) and cleared((3, 768, 128), (3, 2, 128), (2, 768))
     unit = backward(KINDS["batch and heads"][1], (2, 2, 8, 8), torch.float16, 64)
-    assert not cleared((3, 2, 17, 128), (3, 2, 128), (2, 17)) and cleared((4, 2, 17, 128), (3, 2, 128), (2, 17))
-    assert cleared((2, 17, 128), (1, 2, 128), (2, 17)) is False
+    assert not cleared((9, 2, 17, 128), (9, 2, 128), (2, 17)) and cleared((10, 2, 17, 128), (9, 2, 128), (2, 17))
     unit = backward(KINDS["neither"][1], (8, 8), torch.float16, 64)
     assert cleared((17, 128), (1, 1, 128), (1, 17))
 

@@ -33,7 +33,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, m
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
-from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, shares_batches, stored_tiles
+from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, declare_turns, shares_batches, stored_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
@@ -46,7 +46,7 @@ TRANSPOSED = "attn_chunks.cuh"
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
-    "left", "begun", "before", "turn", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
+    "left", "begun", "before", "turn", "in_turn", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
 )  # fmt: skip
 _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
@@ -116,6 +116,8 @@ class PairsPrinter:
         self._bind_program()
         self._group()
         self.programs.declare()
+        if layout.turns:
+            declare_turns(core, self.kernel)
         self._producer()
         self._consumers()
         body = core.writer.lines

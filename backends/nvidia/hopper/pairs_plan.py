@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_pay
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
     HELD,
@@ -26,7 +26,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_l
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaphore_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_turns import tile_fields

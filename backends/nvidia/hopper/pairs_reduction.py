@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_claims import STORED, print_claim
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
 from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_semaphores
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP, RolePrinter
@@ -265,11 +265,6 @@ def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
                 f"attn::store_shared2(at + (add_chunk ^ chunk ^ 64), odd_row ? {name}[first] : {name}[second], "
                 f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
             )
-
-
-def semaphore_tensor(kernel: PairsKernel) -> ir.Value:
-    """A tensor of queries: there is a counter for each block of its rows and each warpgroup."""
-    return kernel.step_ops("tile.load")[0].operands[0]
 
 
 def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> None:

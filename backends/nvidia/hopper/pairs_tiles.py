@@ -153,7 +153,7 @@ class WindowSums:
         assert boxes is not None and row_dim is not None
         rows, length = arguments.stride(over, SLOTS + row_dim), arguments.size(over, SLOTS + row_dim)
         terms = " + ".join(f"(long long){place} * {arguments.stride(over, n)}" for n, place in enumerate(places[SLOTS:], SLOTS))
-        alone = "" if apart_along(self.kernel, op)[2] else " && batch == 0"
+        alone = "" if apart_along(self.kernel, op)[2] else " && in_turn && batch == 0"
         with core.scope(f"if (attn::is_described({boxes[0]}){alone})"):
             element = _C_TYPES[buffer.element]
             core.writer.line(
@@ -194,7 +194,7 @@ class WindowSums:
             return ""
         if batch:
             return "true"
-        return "batch == 0" if self.layout.turns else f"{self.core.arguments.size(self.kernel.over, 0)} == 1"
+        return "in_turn && batch == 0" if self.layout.turns else f"{self.core.arguments.size(self.kernel.over, 0)} == 1"
 
     def free(self) -> None:
         """Waits until TMA has read those of a step, where consumers have it do so."""

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.structure import body, yielded
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_claims import sees_last_queries
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, STEP, RolePrinter
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums, apart_along, elements_of, tiled_scatters
@@ -26,6 +27,8 @@ STORED = "stored_tiles"
 """In a schedule, as `pairs_tiles.NARROW`: outputs whose tiles are all stored where TMA can write them (`gpu.outputs`)."""
 WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
+ENTRIES, ROWS = "turn_entries", "turn_rows"
+"""In a schedule: up to how many batch entries take turns, with how many queries for each of them. Else, but for one entry, all add to zeros."""
 _FULL = 10
 """Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
 who sends: they come to one again only when their stage was given back."""
@@ -79,7 +82,8 @@ def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaph
     arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
     elements = elements_of(layout)
     told = ",".join(f"{arguments.index(op.operands[0]) + 1 - len(arguments)}:{elements[op]}" for op in stored)
-    return {STORED: told} | ({WARPS: 1} if warps else {}) | (semaphores if shared else {})
+    turns: Fields = {**semaphores, ENTRIES: thresholds.TURNS[0], ROWS: thresholds.TURNS[1] * layout.kernel.queries} if shared else {}
+    return {STORED: told} | ({WARPS: 1} if warps else {}) | turns
 
 
 class TileSender(RolePrinter):
@@ -123,7 +127,7 @@ class TileSender(RolePrinter):
         core.writer.line(f"attn::named_sync({_full(self.layout, 'part')}, 160);")
         with core.scope("if (lane == 0)"):
             if self.layout.turns:
-                core.writer.line(f"if (batch) attn::semaphore_reached(before, (int)({STEP} - begun) + 1);")
+                core.writer.line(f"if (in_turn && batch) attn::semaphore_reached(before, (int)({STEP} - begun) + 1);")
             self.tiles.send_from(block, STAGE, "part")
 
     def sent(self) -> None:
@@ -132,9 +136,16 @@ class TileSender(RolePrinter):
         free = f"barriers + {layout.free(layout.pipes - 1) - layout.barriers} + 8 * {STAGE}"
         core.writer.line("__syncwarp();", f"attn::warp_arrive({free}, lane == 0);")
         if layout.turns:
-            with core.scope(f"if (lane == 0 && batch + 1 < {core.arguments.size(self.kernel.over, 0)})"):
+            with core.scope(f"if (lane == 0 && in_turn && batch + 1 < {core.arguments.size(self.kernel.over, 0)})"):
                 core.writer.line("attn::bulk_wait<0>();", f"attn::semaphore_pass(turn, (int)({STEP} - begun) + 1);")
             core.writer.line("__syncwarp();")
+
+
+def declare_turns(core: Core, kernel: PairsKernel) -> None:
+    """Prints whether batch entries take turns, before the roles part; `gpu.outputs` knows the same."""
+    entries, queries = core.arguments.size(kernel.over, 0), core.arguments.size(semaphore_tensor(kernel), 2)
+    most, rows = thresholds.TURNS[0], thresholds.TURNS[1] * kernel.queries
+    core.writer.line(f"const bool in_turn = {entries} == 1 || ({entries} <= {most} && {entries} * {rows} <= {queries});")
 
 
 def tell_tiles(core: Core, layout: BackwardLayout) -> None:

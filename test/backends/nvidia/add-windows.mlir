@@ -5,11 +5,11 @@
 // RUN: attn-translate %t --to cuda | FileCheck %s
 // RUN: attn-opt %t -p nvidia-kernel | FileCheck %s --check-prefix=SCHEDULE
 
-// SCHEDULE:  tile.schedule = {{.*}} narrow = "-1:f16", {{.*}} semaphore_rows = 128 : i64, {{.*}} stored_tiles = "-1:f16", tile_warps = 1 : i64
+// SCHEDULE:  tile.schedule = {{.*}} narrow = "-1:f16", {{.*}} semaphore_rows = 128 : i64, {{.*}} stored_tiles = "-1:f16", tile_warps = 1 : i64, turn_entries = 4 : i64, turn_rows = 256 : i64
 
-// CHECK:     if (batch) attn::semaphore_reached(before, (int)(step - begun) + 1);
+// CHECK:     if (in_turn && batch) attn::semaphore_reached(before, (int)(step - begun) + 1);
 // CHECK:     if (attn::is_described([[MAP:out3_window_64x128_2]])) {
-// CHECK:       if (batch == 0) attn::tma_store(&[[MAP]], shared + [[WINDOW:[0-9]+]] + 32768 * stage + 16384 * (1 * part + 0), {{n_[0-9]+}} + 64 * part
+// CHECK:       if (in_turn && batch == 0) attn::tma_store(&[[MAP]], shared + [[WINDOW:[0-9]+]] + 32768 * stage + 16384 * (1 * part + 0), {{n_[0-9]+}} + 64 * part
 // CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 32768 * stage + 16384 * (1 * part + 0), {{n_[0-9]+}} + 64 * part
 // CHECK:     attn::bulk_wait_read<0>();
 // CHECK:     attn::warp_arrive(barriers
