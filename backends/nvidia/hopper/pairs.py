@@ -46,7 +46,8 @@ TRANSPOSED = "attn_chunks.cuh"
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
-    "left", "begun", "before", "turn", "in_turn", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
+    "left", "begun", "before", "turn", "in_turn",
+    "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
 )  # fmt: skip
 _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 

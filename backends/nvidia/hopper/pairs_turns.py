@@ -28,7 +28,7 @@ STORED = "stored_tiles"
 WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
 ENTRIES, ROWS = "turn_entries", "turn_rows"
-"""In a schedule: up to how many batch entries take turns, with how many queries for each of them. Else, but for one entry, all add to zeros."""
+"""In a schedule: up to how many batch entries take turns, with how many queries for each. Else, but for one entry, all add to zeros."""
 _FULL = 10
 """Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
 who sends: they come to one again only when their stage was given back."""
