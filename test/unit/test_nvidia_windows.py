@@ -321,7 +321,7 @@ class TestOnGpu:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
     @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
     def test_sums_over_batch_entries(self, batch: int, dtype: torch.dtype, mask: Any) -> None:
-        """In 16 bits where few meet, else in f32; two key heads, whose queries have biases of their own. In turn they have the same bits."""
+        """In 16 bits where few meet, else in f32; two key heads, whose queries have biases of their own. In turn: the same bits."""
         for sq, skv in ((320, 1024), (130, 1001), (1000, 520)):
             q = torch.randn(batch, H, sq, D, device="cuda", dtype=torch.float16)
             k, v = torch.randn(2, batch, H // 2, skv, D, device="cuda", dtype=torch.float16)
