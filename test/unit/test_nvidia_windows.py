@@ -196,6 +196,7 @@ STORED: dict[str, tuple[tuple[int, ...], Score, str]] = {
 }
 
 
+@needs_host_clang
 @pytest.mark.parametrize("kind", STORED)
 @pytest.mark.parametrize("masked", [False, True])
 def test_tiles_of_gradients_are_stored(kind: str, masked: bool) -> None:
@@ -206,6 +207,7 @@ def test_tiles_of_gradients_are_stored(kind: str, masked: bool) -> None:
     assert unit.schedule.get("stored_tiles", "") == ("-1:f16" if way else "")
     assert ("attn::semaphore_reached(before" in body) == ("semaphore_parts" in unit.schedule) == (way == "turns")
     assert ("attn::clear_rows<__half>(" in body) == (bool(way) and masked)
+    assert not complaints(unit.code)
     if way == "alone":
         assert "attn::tma_add(&out3_window" not in body and body.count("attn::tma_store(&out3_window") == (3 if masked else 2)
 
