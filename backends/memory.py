@@ -83,7 +83,8 @@ def allocate(
             made = made if order == "bhsd" else in_order(made, order, 1)
             return OutputMemory(made, made, True)
     if slots == (1, 1, 1):
-        made = _zeros(shape, dtype, device, fresh)
+        made = _zeros(shape, dtype, device, fresh) if cleared else empty(shape, dtype=dtype, device=device)
+        made = made if cleared or fresh is None else fresh(made)
         return OutputMemory(made, made.expand(*programs, *shape))
     made = _zeros((*slots, *shape), dtype, device, fresh)
     return OutputMemory(made.flatten(0, 2), made.expand(*programs, *shape), True)

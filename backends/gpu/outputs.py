@@ -16,6 +16,10 @@ from attn_mlir.errors import UnsupportedError
 _SLOT_BYTES = 1 << 30
 _NARROW = "narrow"
 """In the schedule of a kernel that adds tiles by TMA: "number:element" of outputs, see `hopper.pairs_tiles`."""
+_STORED = "stored_tiles"
+"""The same of outputs whose tiles programs store, see `hopper.pairs_turns`."""
+_TURNS = ("turn_entries", "turn_rows")
+"""There, too: how many batch entries take turns, and how many queries each must have for each of them."""
 _ANY = (1 << 31) - 1
 _FEW = 4
 """Terms of a sum in 16 bits."""
@@ -41,27 +45,29 @@ def outputs_of(
     for output, shape in enumerate(made.shapes):
         order, align = layout if made.heads[output] else "bhsd", alignment(output)
         if row_bytes and order != "bhsd" and strides_of(shape, order)[2] * unit.dtypes[output].itemsize >= row_bytes:
-            near = _memory(unit, output, shape, ("bhsd", align), over, sequences)
+            near = _memory(unit, output, made.shapes, ("bhsd", align), over, sequences)
             memory.append(_Reordered(near.tensor, near.seen, near=near, order=order))
         else:
-            memory.append(_memory(unit, output, shape, (order, align), over, sequences))
+            memory.append(_memory(unit, output, made.shapes, (order, align), over, sequences))
     return memory
 
 
-def _memory(unit: GpuKernel, output: int, shape: torch.Size, form: tuple[str, int], over: torch.Tensor, sequences: int) -> OutputMemory:
-    """The memory of one result, in an order whose rows are aligned as `form` says."""
-    order, align = form
+def _memory(
+    unit: GpuKernel, output: int, shapes: Sequence[torch.Size], form: tuple[str, int], over: torch.Tensor, sequences: int
+) -> OutputMemory:
+    """The memory of one result, of those with these shapes, in an order whose rows are aligned as `form` says."""
+    (order, align), shape = form, shapes[output]
     if shape and shape[-1] % align:
         return _padded(unit, output, shape, order, over.device, align)
     if unit.kernel.outputs[output] == "store":
         tensor = empty_heads(shape, unit.dtypes[output], order, over.device)
         return OutputMemory(tensor, tensor)
-    return _sums(unit, output, shape, order, over, sequences)
+    return _sums(unit, output, shapes, order, over, sequences)
 
 
-def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
+def _sums(unit: GpuKernel, output: int, shapes: Sequence[torch.Size], order: str, over: torch.Tensor, sequences: int) -> OutputMemory:
     """Zeros to which programs add: in one place by atomic additions or one after the other, or each in a slot of its own."""
-    kernel = unit.kernel
+    kernel, shape = unit.kernel, shapes[output]
     if kernel.grid == "chunks":  # every block of columns writes all of its slot
         made = empty((kernel.blocks, *shape), dtype=unit.dtypes[output], device=over.device)
         return OutputMemory(made, made, slots=True)
@@ -80,13 +86,41 @@ def _sums(unit: GpuKernel, output: int, shape: torch.Size, order: str, over: tor
             f"deterministic=True: the sums of {unit.code.name} in a fixed order would take {size / 2**30:.1f} GiB here; use shorter "
             "sequences or fewer heads a call, let the captured tensor need no gradient, or compute it on the CPU"
         )
-    cleared = kernel.outputs[output] == "scatter" or is_cleared(unit, shape)
+    cleared = is_cleared(unit, output, shapes, dtype, over.shape)
     return allocate(kernel.outputs[output], shape, dtype, over.device, order, slots, programs, cleared=cleared)
 
 
-def is_cleared(unit: GpuKernel, shape: Sequence[int]) -> bool:
-    """Whether a kernel adds sums over keys of this shape to zeros; else the first program that has some stores them."""
+def is_cleared(unit: GpuKernel, output: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, over: Sequence[int]) -> bool:
+    """Whether a kernel adds to zeros in this output, of `shapes` and in this type; else the first program that has some stores them.
+
+    `over`: the shape of the tensor whose blocks are programs.
+    """
+    shape, kind = shapes[output], unit.kernel.outputs[output]
+    if kind == "scatter":
+        return not _is_stored(unit, output, shapes, dtype, over)
     return len(shape) < 2 or shape[-2] > stored_rows(unit)
+
+
+def _is_stored(unit: GpuKernel, output: int, shapes: Sequence[Sequence[int]], dtype: torch.dtype, over: Sequence[int]) -> bool:
+    """Whether programs store each tile of a gradient by TMA, and together make all of it (`hopper.pairs_turns`).
+
+    They do where it has no elements but those of the pairs of each head of queries, and of each batch entry where these are apart, or where
+    entries take turns: few of them, which have many queries.
+    """
+    element = _told(unit, _STORED, output)
+    queries = next((shapes[n] for n, kind in enumerate(unit.kernel.outputs) if kind == "accumulate"), None)
+    if not element or dtype != DTYPES[element] or queries is None or shapes[output][-1] * dtype.itemsize % 16:
+        return False
+    own = over[0] if unit.kernel.disjoint[output][2] else 1
+    most, rows = (int(unit.schedule.get(name, 0)) for name in _TURNS)
+    turns = own == over[0] or (over[0] <= most and over[0] * rows <= queries[2])
+    return turns and math.prod(shapes[output]) == own * queries[1] * queries[2] * over[2]
+
+
+def _told(unit: GpuKernel, field: str, output: int) -> str:
+    """What a schedule says of an output in "number:element,...", numbers counted from behind the last one; "" if nothing."""
+    place = f"{output - len(unit.outputs)}:"
+    return next((part.removeprefix(place) for part in str(unit.schedule.get(field, "")).split(",") if part.startswith(place)), "")
 
 
 def stored_rows(unit: GpuKernel) -> int:
@@ -101,10 +135,9 @@ def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor
     That is half the memory, which need not be converted. Each term is rounded to 16 bits first; a sum of two is rounded once, as in f32,
     further ones once more each.
     """
-    place, apart = f"{output - len(unit.outputs)}:", unit.kernel.disjoint[output]
-    told = [part.removeprefix(place) for part in str(unit.schedule.get(_NARROW, "")).split(",") if part.startswith(place)]
+    told, apart = _told(unit, _NARROW, output), unit.kernel.disjoint[output]
     few = bool(apart) and apart[0] and apart[1] and (apart[2] or over.shape[0] <= _FEW)
-    return DTYPES[told[0]] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
+    return DTYPES[told] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
 
 
 def _padded(unit: GpuKernel, output: int, shape: torch.Size, order: str, device: torch.device, align: int) -> OutputMemory:

@@ -249,8 +249,9 @@ def chain(
         outputs = []
         for i, shape in enumerate(new.shapes):
             added, number = programs.get(unit.kernel.outputs[i], ()), first + i
-            zeros = bool(added) and (unit.kernel.outputs[i] == "scatter" or is_cleared(unit, shape))
-            place = places[number] if number in places else workspace.take(shape, unit.dtypes[i], zeros=float(zeros))
+            dtype = results[places[number]].dtype if number in places else unit.dtypes[i]
+            zeros = bool(added) and is_cleared(unit, i, new.shapes, dtype, shapes[step.operands[unit.kernel.over]])
+            place = places[number] if number in places else workspace.take(shape, dtype, zeros=float(zeros))
             outputs.append(ChainValue(place, added, zeros))
         links.append(Link(launchers[step.kernel], step.operands, tuple(outputs), _more(unit, step, shapes, workspace), packed))
         shapes += new.shapes

@@ -110,6 +110,9 @@ HELD_STEPS: Annotated[dict[tuple[bool, int], int], Provenance("2026-11-27", "H20
 serialises products. 1.01 times as fast at S 1024, 1.01 to 1.03 above."""
 CLAIMED_KEYS: Annotated[dict[bool, int], Provenance("2026-11-28", "H200", "docs/notes/backward-claims.md")] = {True: 3072, False: 2048}
 """By whether there is a mask: from how many keys on a warpgroup adds its sums over keys to zeros. Claims: 1.02 to 1.07 with fewer."""
+TURNS: Annotated[tuple[int, int], Provenance("2026-11-28", "none", "docs/notes/dense-biases.md")] = (4, 2)
+"""Batch entries that add to tiles of one gradient in turn, at most, and steps of queries that each must have for each entry: an entry is
+some 2 us behind the one before, which must be short beside a program."""
 SPARE_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: 250, 2: 236, 3: 156}
 """Those that tiles and addresses may need together, by the number of consumer warpgroups."""
 ADDRESS_REGISTERS: Annotated[int, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = 20

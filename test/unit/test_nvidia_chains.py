@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 import torch
 
+from attn_mlir import Attention
 from attn_mlir.backends.nvidia import cuda, driver, program
 from attn_mlir.backends.nvidia.repeated_kernels import Chain
 from attn_mlir.backends.nvidia.workspace import ALIGNMENT, Workspace
+from attn_mlir.frontend.emit import Inputs
 from nvidia_fakes import BINARY, FakeCuda, fake_gpu, heads, parameter, set_apart
 
 _SOFTMAX = (Path(__file__).parents[1] / "Inputs" / "derivatives" / "softmax.mlir").read_text()
@@ -200,3 +202,23 @@ def test_sums_over_columns_of_a_delta_rule(gpu: FakeCuda) -> None:
     assert [(x.shape, x.dtype, x.stride()) for x in again] == [(x.shape, x.dtype, x.stride()) for x in first]
     cleared = {(made[0], made[2]) for made in gpu.named("cuMemsetD8Async")}
     assert cleared == {(x.data_ptr(), 4 * 2 * 600) for x in again[3:]}
+
+
+@pytest.mark.parametrize(
+    ("batch", "length", "cleared"), [(1, 256, False), (2, 512, False), (2, 504, True), (2, 1023, True), (5, 4096, True)]
+)
+def test_stored_tiles_need_no_memset(gpu: FakeCuda, batch: int, length: int, cleared: bool) -> None:
+    """The short way clears a gradient of a bias where the long way does: not where programs store each of its tiles, in turn."""
+    bias = torch.zeros(2, length, length, dtype=torch.float16)
+    call = Attention(score_mod=lambda s, b, h, q, k: s + bias[h, q, k])
+    call.__dict__.update(_last=Inputs("f16", 64, 64), _form=None)
+    found = driver.compile_derivative(call.ir(), "bwd", ("q", "k", "v", "arg3"))
+    q, k, v, o, do = (heads(batch, 2, length, 64) for _ in range(5))
+    numbers = [torch.ones(batch, 2, length) for _ in range(len(found.host.arguments) - 6)]
+    inputs = [q, k, v, bias, o, *numbers, do]
+    found.run(inputs)
+    (chain,) = found._elsewhere.values()
+    assert isinstance(chain, Chain) and not gpu.named("cuMemsetD8Async")
+    made = found.run(inputs)[3]
+    assert made.dtype == (torch.float16 if batch < 5 and length % 8 == 0 else torch.float32)
+    assert (made.data_ptr() in [address for address, *_ in gpu.named("cuMemsetD8Async")]) == cleared

@@ -17,6 +17,7 @@ from attn_mlir.frontend.emit import Inputs
 from generated_code import complaints
 from gpu_cases import GPU
 from machine_code import compiled
+from test_nvidia_ordered_sums import in_order
 
 B, H, D = 2, 4, 64
 LENGTHS = [(1, 1), (17, 127), (127, 17), (1000, 1000)]
@@ -155,10 +156,10 @@ def test_gradients_of_numbers_of_queries_are_summed_over_keys(head: int, masked:
     assert not binary.warnings and binary.stack <= 104
 
 
-def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, **choices: int) -> Any:
+def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, *, mask: Any = None, **choices: int) -> Any:
     """The kernel of the backward pass that makes the gradient of the captured tensor, too."""
     tensor = torch.randn(shape, dtype=dtype)
-    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k))
+    call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=mask)
     call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
     form = prepare_derivative("bwd", ("q", "k", "v", "arg3"), pipeline.outline("sm_90a"))
     _, units = driver._lower(call.ir(), *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
@@ -174,12 +175,88 @@ def test_gradients_of_dense_biases_are_added_by_tiles(dtype: torch.dtype, head: 
     unit = backward(KINDS["heads"][1], (2, 8, 8), dtype, head)
     source = unit.code.source
     assert source.count("attn::tma_add(&out3_window") == (4 if dtype == torch.float32 else 2)
+    assert source.count("if (in_turn && batch == 0) attn::tma_store(&out3_window") == source.count("attn::tma_add(&out3_window")
     assert source.count("attn::add_window<") == 2 and "attn::add_global(&out3" not in source
     for batch, made in ((1, dtype), (4, dtype), (5, torch.float32)):
         keys = torch.empty(batch, 2, 16, head, device="meta")
         assert outputs.dtype_of(unit, 3, torch.Size([2, 8, 8]), keys) == made
     assert outputs.dtype_of(unit, 3, torch.Size([2, 8, 7]), torch.empty(1, 2, 16, head, device="meta")) == torch.float32
     assert not complaints(unit.code)
+
+
+HEADS = 2
+STORED: dict[str, tuple[tuple[int, ...], Score, str]] = {
+    "heads": ((HEADS, 8, 8), KINDS["heads"][1], "turns"),
+    "batch and heads": ((2, HEADS, 8, 8), KINDS["batch and heads"][1], "alone"),
+    "one entry": ((1, HEADS, 8, 8), lambda t, s, b, h, q, k: s * t[0, h, q, k], "turns"),
+    "batch": ((2, 8, 8), KINDS["batch"][1], ""),
+    "neither": ((8, 8), KINDS["neither"][1], ""),
+    "from another row on": ((HEADS, 72, 8), lambda t, s, b, h, q, k: s + t[h, q + 64, k], ""),
+    "turned": ((HEADS, 8, 8), lambda t, s, b, h, q, k: s + t[h, k, q], ""),
+}
+
+
+@needs_host_clang
+@pytest.mark.parametrize("kind", STORED)
+@pytest.mark.parametrize("masked", [False, True])
+def test_tiles_of_gradients_are_stored(kind: str, masked: bool) -> None:
+    """Where each is made once in a batch entry: no zeros before, and entries that share them take turns. Heads that share them add."""
+    shape, score, way = STORED[kind]
+    unit = backward(score, shape, torch.float16, 64, mask=masks.causal() if masked else None)
+    body = unit.code.source.split("__global__")[1]
+    assert unit.schedule.get("stored_tiles", "") == ("-1:f16" if way else "")
+    assert ("attn::semaphore_reached(before" in body) == ("semaphore_parts" in unit.schedule) == (way == "turns")
+    assert ("attn::clear_rows<__half>(" in body) == (bool(way) and masked)
+    assert not complaints(unit.code)
+    if way == "alone":
+        assert "attn::tma_add(&out3_window" not in body and body.count("attn::tma_store(&out3_window") == (3 if masked else 2)
+
+
+def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
+    """Warps of the producer, which consumers meet when a tile is there, send it in turn, give it back, and tell the next entry last."""
+    for masked, first in ((False, "// tiles of this warpgroup"), (True, "// sums of this warpgroup")):
+        unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64, mask=masks.causal() if masked else None)
+        role, consumers = unit.code.source.split(first)[1].split("attn::more_registers")
+        step = role.split("for (int query0")[1]
+        turn = [
+            "attn::named_sync(10 + part + 2 * stage, 160);",
+            "if (in_turn && batch) attn::semaphore_reached(before, (int)(step - begun) + 1);",
+            "if (in_turn && batch == 0) attn::tma_store(&out3_window",
+            "attn::tma_add(&out3_window",
+            "attn::bulk_commit();",
+            "attn::bulk_wait_read<0>();",
+            "attn::warp_arrive(barriers + 88 + 8 * stage, lane == 0);",
+            "if (lane == 0 && in_turn && batch + 1 < k_n0) {",
+            "attn::bulk_wait<0>();",
+            "attn::semaphore_pass(turn, (int)(step - begun) + 1);",
+        ]
+        assert in_order(step, turn)
+        assert in_order(
+            consumers,
+            ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup + 2 * stage, 160);"],
+        )
+        assert unit.code.source.count("atomicInc(") == 2  # all programs are drawn: an entry waits for one that runs
+
+
+def test_what_is_stored_needs_no_zeros() -> None:
+    """Where TMA writes the tensor, whose elements are all of pairs; else zeros come first."""
+
+    def cleared(shape: tuple[int, ...], keys: tuple[int, int, int], queries: tuple[int, int], dtype: torch.dtype = torch.float16) -> bool:
+        batch, heads, length = keys
+        shapes = [(batch, heads, length, 64), (batch, *queries, 64), (batch, heads, length, 64), shape]
+        return outputs.is_cleared(unit, 3, shapes, dtype, (batch, heads, length, 64))
+
+    unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64)
+    assert not cleared((2, 768, 128), (3, 2, 128), (2, 768)) and not cleared((4, 768, 128), (3, 2, 128), (4, 768))
+    assert cleared((2, 767, 128), (3, 2, 128), (2, 767)) and cleared((2, 4096, 128), (5, 2, 128), (2, 4096))  # entries wait too long
+    assert not cleared((2, 17, 128), (1, 2, 128), (2, 17))
+    assert cleared((2, 768, 127), (3, 2, 127), (2, 768))  # rows of 254 bytes
+    assert cleared((2, 768, 128), (3, 2, 128), (2, 768), torch.float32)  # elements that TMA would have to convert
+    assert cleared((2, 776, 128), (3, 2, 128), (2, 768)) and cleared((3, 768, 128), (3, 2, 128), (2, 768))
+    unit = backward(KINDS["batch and heads"][1], (2, 2, 8, 8), torch.float16, 64)
+    assert not cleared((9, 2, 17, 128), (9, 2, 128), (2, 17)) and cleared((10, 2, 17, 128), (9, 2, 128), (2, 17))
+    unit = backward(KINDS["neither"][1], (8, 8), torch.float16, 64)
+    assert cleared((17, 128), (1, 1, 128), (1, 17))
 
 
 def test_a_gradient_takes_no_window_of_another_type() -> None:
@@ -244,20 +321,27 @@ class TestOnGpu:
 
     @pytest.mark.parametrize("batch", [1, 3, 6])
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-    def test_sums_over_batch_entries(self, batch: int, dtype: torch.dtype) -> None:
-        """In 16 bits where few meet, else in f32; two key heads, whose queries have biases of their own."""
-        for sq, skv in ((320, 1024), (130, 1001)):
+    @pytest.mark.parametrize("mask", [None, masks.causal()], ids=["full", "causal"])
+    def test_sums_over_batch_entries(self, batch: int, dtype: torch.dtype, mask: Any) -> None:
+        """In 16 bits where few meet, else in f32; two key heads, whose queries have biases of their own. In turn: the same bits."""
+        for sq, skv in ((320, 1024), (130, 1001), (1000, 520)):
             q = torch.randn(batch, H, sq, D, device="cuda", dtype=torch.float16)
             k, v = torch.randn(2, batch, H // 2, skv, D, device="cuda", dtype=torch.float16)
             bias = torch.randn(1, H, sq, skv, device="cuda").to(dtype)
             leaves = [x.requires_grad_() for x in (q, k, v, bias)]
-            o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=bias: s + t[0, h, i, j])
+            o = attention(q, k, v, score_mod=lambda s, b, h, i, j, t=bias: s + t[0, h, i, j], mask_mod=mask)
             exact = [x.detach().double().requires_grad_() for x in leaves]
             wide = [x.repeat_interleave(2, 1) for x in exact[1:3]]
-            right = torch.softmax(exact[0] @ wide[0].mT * D**-0.5 + exact[3], -1) @ wide[1]
+            scores = exact[0] @ wide[0].mT * D**-0.5 + exact[3]
+            hidden = (
+                torch.zeros(sq, skv, dtype=torch.bool, device="cuda") if mask is None else torch.ones(sq, skv, device="cuda").triu(1) > 0
+            )
+            right = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1) @ wide[1]
             do = torch.randn_like(o)
-            found = torch.autograd.grad(o, leaves, do)
+            found = torch.autograd.grad(o, leaves, do, retain_graph=True)
             assert found[3].dtype == dtype
+            if batch == 1 or (batch == 3 and sq == 1000):
+                assert torch.equal(torch.autograd.grad(o, leaves, do)[3], found[3])
             for got, true in zip(found, torch.autograd.grad(right, exact, do.double()), strict=True):
                 assert (got.double() - true).norm() / true.norm() < 5e-3
 

@@ -113,6 +113,13 @@ ATTN_DEVICE void semaphore_wait(const int *semaphore, int number) {
   do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
   while (now != number);
 }
+// Waits until the counter is `number` or more; then what was written before that comes before what TMA does for this thread.
+ATTN_DEVICE void semaphore_reached(const int *semaphore, int number) {
+  int now;
+  do asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(semaphore) : "memory");
+  while (now < number);
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
 // The counter as it is; what comes after a fence is ordered after it.
 ATTN_DEVICE int semaphore_now(const int *semaphore) {
   int now;

@@ -125,6 +125,17 @@ template <typename Element, int Rows> ATTN_DEVICE void clear_columns(uint32_t wi
     for (int column = max(first, count); column < first + 16; ++column)
       store_element(window + window_place<Rows>(row, column * static_cast<int>(sizeof(Element))), zero);
 }
+// Makes columns `first` to `first + 64` of the first rows 0, those below `columns`: rows have multiples of 16 bytes. A warp does.
+template <typename Element>
+ATTN_DEVICE void clear_rows(Element *to, long long row_stride, int first, int rows, int columns, int lane) {
+  constexpr int kNumbers = 16 / static_cast<int>(sizeof(Element)), kChunks = 64 / kNumbers;
+  const int column = first + lane % kChunks * kNumbers;
+  if (column >= columns) return;
+  to += column + lane / kChunks * row_stride;
+#pragma unroll 4
+  for (int row = lane / kChunks; row < rows; row += 32 / kChunks, to += 32 / kChunks * row_stride)
+    asm volatile("st.global.v4.b32 [%0], {%1, %1, %1, %1};" ::"l"(to), "r"(0) : "memory");
+}
 // Adds a warpgroup's 64 columns to memory that TMA does not add to: `to` is where row 0 and column 0 of the window belong.
 template <typename Element, int Rows>
 ATTN_DEVICE void add_window(float *to, long long row_stride, long long column_stride, uint32_t window, int first, int rows, int columns,

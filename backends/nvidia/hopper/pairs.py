@@ -33,6 +33,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, m
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
+from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, declare_turns, shares_batches, stored_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
@@ -45,7 +46,8 @@ TRANSPOSED = "attn_chunks.cuh"
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
-    "left", "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
+    "left", "begun", "before", "turn", "in_turn",
+    "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
 )  # fmt: skip
 _NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
@@ -69,9 +71,13 @@ class PairsPrinter:
         layout.claims = bool(fields.get(CLAIMS))
         if layout.claims:
             check_claims(self.kernel, layout, self.ordered)
-        waits = self.ordered and layout.reduction_warps
+        layout.tile_warps = bool(fields.get(WARPS))
+        if layout.tile_warps and not stored_tiles(layout):
+            raise UnsupportedError("hopper: tiles that warps of the producer send are all made, or those of the first queries are not")
+        layout.turns = layout.tile_warps and shares_batches(layout)
+        waits = (self.ordered and layout.reduction_warps) or layout.turns
         order = str(fields.get("order", "dynamic" if waits else "tiles"))
-        others = layout.adders
+        others = layout.adders or layout.warpgroups * layout.tile_warps
         roles = 4 * (layout.warpgroups + layout.key_sums) + (layout.column_slots > 0) * layout.row_warps + others
         layout.descending = bool(fields.get("descending"))
         if layout.descending and (not may_descend(self.kernel) or (self.ordered and self.core.packed)):
@@ -111,6 +117,8 @@ class PairsPrinter:
         self._bind_program()
         self._group()
         self.programs.declare()
+        if layout.turns:
+            declare_turns(core, self.kernel)
         self._producer()
         self._consumers()
         body = core.writer.lines
@@ -170,7 +178,8 @@ class PairsPrinter:
             for stage in range(layout.stages):
                 # One arrival with the bytes; in the pipe of row values one of every lane that writes some.
                 lines.append(f"  attn::barrier_init(barriers + {full + 8 * stage}, {arrivals});")
-                lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {of_warps(warps)});")
+                senders = layout.warpgroups if layout.tile_warps and pipe == layout.pipes - 1 else 0
+                lines.append(f"  attn::barrier_init(barriers + {free + 8 * stage}, {of_warps(warps + senders)});")
         if self.programs.order == "dynamic":
             for slot in range(2):
                 # The producer's warp draws a program, and all warps read it.
@@ -220,7 +229,16 @@ class PairsPrinter:
                     role = ReductionPrinter(core, kernel, layout, self.ordered)
                     role.begin()
                     with self._programs():
+                        role.begin_program()
                         role.print()
+            elif layout.tile_warps:
+                first = 1 + layout.row_warps
+                with core.scope(f"else if (warp >= {first} && warp < {first + layout.warpgroups})"):
+                    core.writer.line(f"const int part = warp - {first}; // tiles of this warpgroup")
+                    sender = TileSender(core, kernel, layout)
+                    with self._programs():
+                        sender.begin_program()
+                        sender.print()
             core.writer.line("return;")
         if more:
             core.writer.line(f"attn::more_registers<{more}>();")

@@ -52,6 +52,15 @@ def sees_all_queries(kernel: PairsKernel) -> bool:
 
     False also where that is not known.
     """
+    key = kernel.key_loop.regions[0].blocks[0].arguments[0]
+    return sees_last_queries(kernel) and _begins_at_zero(ops_of(kernel.query_loop, "scf.for")[0].operands[0], key)
+
+
+def sees_last_queries(kernel: PairsKernel) -> bool:
+    """Whether every block of keys runs steps for all queries from one on, if there are such: loops that follow each other to the last one.
+
+    False also where that is not known.
+    """
     facts, loops = ir.DictAttr(kernel.function.attributes["tile.kernel"]), ops_of(kernel.query_loop, "scf.for")
     if {"lengths", "listed"} & set(facts) or not loops or ops_of(kernel.query_loop, "scf.if"):
         return False
@@ -61,7 +70,7 @@ def sees_all_queries(kernel: PairsKernel) -> bool:
     if inner or not whole or not all(_follows(before.operands[1], after.operands[0], last) for before, after in pairwise(loops)):
         return False
     size = maker(last, "memref.dim")
-    return size is not None and _number(size.operands[1]) == 2 and not depends(last, key) and _begins_at_zero(loops[0].operands[0], key)
+    return size is not None and _number(size.operands[1]) == 2 and not depends(last, key)
 
 
 def _follows(end: ir.Value, begin: ir.Value, last: ir.Value) -> bool:

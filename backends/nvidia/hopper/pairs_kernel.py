@@ -101,6 +101,11 @@ def check_types(kernel: PairsKernel) -> str:
     return elements.pop()
 
 
+def semaphore_tensor(kernel: PairsKernel) -> ir.Value:
+    """A tensor of queries: there is a counter for each block of its rows and each warpgroup."""
+    return kernel.step_ops("tile.load")[0].operands[0]
+
+
 def as_int(core: Core, value: ir.Value) -> str:
     """A number of rows as an int, whatever it was computed in."""
     text = core.value(value)

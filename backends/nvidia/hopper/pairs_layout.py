@@ -125,6 +125,8 @@ class BackwardLayout:
         """Windows of captured tensors, in their order in a step: swizzle atoms of 128 bytes of keys, queries along `rows`."""
         self.by_tiles = True
         """Whether gradients of dense tensors are added by tiles, where they can be."""
+        self.tile_warps = self.turns = False
+        """Whether warps of the producer send these, and batch entries that share a tensor take turns (`pairs_turns`)."""
         self.single_rows = single_rows
         """Whether there is room for the values of query rows of one step alone: those of the next one wait until they were read."""
         copies = 1 if single_rows else stages

@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs import PairsPrinter, pairs_core
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_pay
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
     HELD,
@@ -26,9 +26,10 @@ from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_l
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend, semaphore_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
+from attn_mlir.backends.nvidia.hopper.pairs_turns import tile_fields
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
 from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -88,6 +89,8 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         except UnsupportedError as error:
             return Refusal.of(error)
         fields |= {CLAIMS: 1, **_semaphores(kernel, layout)}
+    if not {"deterministic", CLAIMS} & fields.keys():
+        fields |= tile_fields(layout, choices, _program_semaphores(kernel, layout))
     try:
         return fields | choose_pieces(layout.kernel, layout, fields, choices, target.shared_bytes)
     except UnsupportedError as error:
@@ -119,6 +122,12 @@ def _semaphores(kernel: ir.Operation, layout: BackwardLayout) -> Fields:
     """Those of a launch: one for each block of queries of a head and part of its sums that is added alone."""
     over = Core(kernel, 0).arguments.number(semaphore_tensor(layout.kernel))
     return {"semaphore_over": over, "semaphore_rows": layout.kernel.queries, "semaphore_parts": layout.semaphores}
+
+
+def _program_semaphores(kernel: ir.Operation, layout: BackwardLayout) -> Fields:
+    """Those of a launch: one for each program and warpgroup."""
+    over = Core(kernel, 0).arguments.number(layout.kernel.over)
+    return {"semaphore_over": over, "semaphore_rows": layout.kernel.keys, "semaphore_parts": layout.warpgroups}
 
 
 def _to_the_last_query(layout: BackwardLayout, key: ir.Value) -> bool:

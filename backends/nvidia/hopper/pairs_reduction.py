@@ -4,10 +4,11 @@ from contextlib import nullcontext
 
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_claims import STORED, print_claim
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_layout import ADDED_COLUMNS, BackwardLayout, WarpgroupSplit
 from attn_mlir.backends.nvidia.hopper.pairs_listed import listed_semaphores
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP, RolePrinter
+from attn_mlir.backends.nvidia.hopper.pairs_turns import TileSender
 from attn_mlir.backends.nvidia.ordered_sums import without_order
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -47,8 +48,18 @@ class ReductionPrinter(RolePrinter):
         self.ordered = ordered
         self._bound = ""
         self._listed = listed_semaphores(kernel) if ordered else None
+        self.tiles = TileSender(core, kernel, layout) if layout.tile_warps else None
         if ordered:
             _check_order(kernel, layout, self._listed is None)
+
+    def begin_program(self) -> None:
+        """Prints what stands before a program's steps."""
+        if self.tiles is not None:
+            self.tiles.begin_program()
+
+    def after_heads(self, block: ir.Block) -> None:
+        if self.tiles is not None:
+            self.tiles.after_heads(block)
 
     def before_heads(self, block: ir.Block) -> None:
         """Where the queries begin that see the next block of keys, or end that see the one before."""
@@ -93,7 +104,11 @@ class ReductionPrinter(RolePrinter):
         parts = [str(part) for part in range(layout.warpgroups)] if layout.adds_by_one else ["part"]
         with core.scope(f"if ({STEP} % 2 == part)") if layout.key_sums else nullcontext():
             for part in parts:
+                if self.tiles is not None:
+                    self.tiles.send(block)
                 self._add(block, part, part == parts[0], part == parts[-1])
+                if self.tiles is not None:
+                    self.tiles.sent()
 
     def _add(self, block: ir.Block, part: str, first: bool, last: bool) -> None:
         """Adds a part of a step's sums; waits for this program's turn before the first one, and passes it on after the last one."""
@@ -250,11 +265,6 @@ def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
                 f"attn::store_shared2(at + (add_chunk ^ chunk ^ 64), odd_row ? {name}[first] : {name}[second], "
                 f"odd_row ? {name}[first + 1] : {name}[second + 1]);",
             )
-
-
-def semaphore_tensor(kernel: PairsKernel) -> ir.Value:
-    """A tensor of queries: there is a counter for each block of its rows and each warpgroup."""
-    return kernel.step_ops("tile.load")[0].operands[0]
 
 
 def _check_order(kernel: PairsKernel, layout: BackwardLayout, follow: bool) -> None:

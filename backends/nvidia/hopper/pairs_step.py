@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrint
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
+from attn_mlir.backends.nvidia.hopper.pairs_turns import tell_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_values import column_values, early_row_values, early_value
 from attn_mlir.backends.nvidia.hopper.tiles import STEP as DEPTH
@@ -264,6 +265,8 @@ class Consumers(RolePrinter):
                 self.tiles.clear(block, STAGE)
                 self.sums.exchange(adds, self.packed)
                 self.tiles.send(block, STAGE, limit)
+                if layout.tile_warps:
+                    tell_tiles(core, layout)
                 if layout.late:
                     self.sums.await_late()
             if group:

@@ -18,7 +18,7 @@ NARROW = "narrow"
 as long as few meet (`gpu.outputs`)."""
 
 
-_SLOTS = 3
+SLOTS = 3
 """Dimensions in front of what is scattered to: chunks, batch and heads."""
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}
 _C_TYPES = {"f32": "float", "f16": "__half", "bf16": "__nv_bfloat16"}
@@ -53,7 +53,7 @@ def _reads_other_numbers(block: ir.Block) -> bool:
 def _steps(scatter: ir.Operation) -> list[list[int]] | None:
     _, _, *indices = yielded(body(scatter))
     window = window_of(Positions(body(scatter)), indices)
-    steps = None if window is None else [list(each)[_SLOTS:] for each in (window.row_steps, window.column_steps)]
+    steps = None if window is None else [list(each)[SLOTS:] for each in (window.row_steps, window.column_steps)]
     return steps if steps is not None and steps[0][-1] == 1 and row_dimension(steps) is not None else None
 
 
@@ -61,16 +61,27 @@ def _steps_of_window(op: ir.Operation) -> list[list[int]]:
     return [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in ("row_steps", "column_steps")]
 
 
+def elements_of(layout: BackwardLayout) -> dict[ir.Operation, str]:
+    """The scatters that are made by tiles, and the element type of what is sent."""
+    step = layout.kernel.steps[0] if layout.kernel.steps else None
+    found = tiled_scatters(step) if step is not None and layout.by_tiles else {}
+    windows = [] if step is None else ops_of(step, "tile.load_window")
+    return {op: str(ir.RankedTensorType(windows[number].results[0].type).element_type) for op, number in found.items()}
+
+
 def narrow_sums(layout: BackwardLayout) -> str:
     """What a schedule says of them: "" where there are none."""
-    step = layout.kernel.steps[0] if layout.kernel.steps else None
     arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
-    told = []
-    for scatter, number in (tiled_scatters(step) if step is not None and layout.by_tiles else {}).items():
-        element = str(ir.RankedTensorType(ops_of(scatter.block, "tile.load_window")[number].results[0].type).element_type)
-        if element != "f32":
-            told.append(f"{arguments.index(scatter.operands[0]) + 1 - len(arguments)}:{element}")
-    return ",".join(told)
+    told = [(op, element) for op, element in elements_of(layout).items() if element != "f32"]
+    return ",".join(f"{arguments.index(op.operands[0]) + 1 - len(arguments)}:{element}" for op, element in told)
+
+
+def apart_along(kernel: PairsKernel, op: ir.Operation) -> tuple[bool, bool, bool]:
+    """Whether programs of different chunks, heads of queries and batches never add to the same elements."""
+    grid = read_kernel(kernel.function, _outputs(kernel.function))
+    arguments = list(kernel.function.regions[0].blocks[0].arguments)
+    chunk, head, batch = grid.disjoint[arguments.index(op.operands[0]) + 1 + len(grid.outputs) - len(arguments)] or (False,) * 3
+    return chunk, head, batch
 
 
 class WindowSums:
@@ -94,52 +105,101 @@ class WindowSums:
                 self.core.writer.line(f"attn::clear_columns<{size}>({where}, {count}, lane);")
 
     def send(self, block: ir.Block, stage: str, limit: str | None) -> None:
-        """Has them added, once all are in shared memory."""
+        """Has them added, once all are in shared memory: here, or by a warp of the producer where TMA does it."""
         core, writer, queries = self.core, self.core.writer, self.kernel.queries
         for op, buffer in self.of_step(block).items():
             with core.scope(""):
                 element, target = _C_TYPES[buffer.element], op.operands[0]
-                _, _, *indices = yielded(body(op))
-                steps = _steps(op)
-                assert steps is not None
-                core.scalars.bind(body(op).arguments[0], "0")
-                core.scalars.bind(body(op).arguments[1], "0")
-                places = [core.value(index) for index in indices]
-                boxes = boxes_of(core, target, steps, places[_SLOTS:], (queries, ROW_BYTES // _BYTES[buffer.element]))
-                assert boxes is not None
-                name, (column, row, *outer), width = boxes
-                atoms, atom = ROWS // width, queries * ROW_BYTES
-                window = _place(buffer, stage)
-                with writer.block(f"if (attn::is_described({name}))"), writer.block("if (threadIdx.x % 128 == 0)"):
-                    alone = self._alone(op)
-                    for number in range(atoms):
-                        at = ", ".join([f"{column} + {ROWS} * warpgroup + {number * width}", row, *outer])
-                        sent = f"(&{name}, {window} + {atom} * ({atoms} * warpgroup + {number}), {at});"
-                        writer.line(*([f"if ({alone}) attn::tma_store{sent}", "else"] if alone else []), f"attn::tma_add{sent}")
-                    writer.line("attn::bulk_commit();")
-                with writer.block("else"):
+                places, steps, boxes = self._place(op, buffer)
+                if not self.layout.tile_warps:
+                    with writer.block(f"if (attn::is_described({boxes[0]}))"), writer.block("if (threadIdx.x % 128 == 0)"):
+                        self._copy(op, buffer, boxes, stage, "warpgroup")
+                        writer.line("attn::bulk_commit();")
+                with writer.block(f"if (!attn::is_described({boxes[0]}))" if self.layout.tile_warps else "else"):
                     terms = [f"(long long){place} * {core.arguments.stride(target, n)}" for n, place in enumerate(places)]
                     row_dim = row_dimension(steps)
                     assert row_dim is not None
-                    rows = core.arguments.stride(target, _SLOTS + row_dim)
+                    rows = core.arguments.stride(target, SLOTS + row_dim)
                     columns = core.arguments.stride(target, len(places) - 1)
                     writer.line(
                         f"float *const to = {core.arguments.pointer(target)} + {' + '.join(terms)};",
-                        f"attn::add_window<{element}, {queries}>(to, {rows}, {columns}, {window}, {ROWS} * warpgroup, "
+                        f"attn::add_window<{element}, {queries}>(to, {rows}, {columns}, {_place(buffer, stage)}, {ROWS} * warpgroup, "
                         f"{queries if limit is None else limit}, {key_count(core, self.kernel)}, threadIdx.x % 128);",
                     )
 
+    def send_from(self, block: ir.Block, stage: str, part: str) -> None:
+        """What one thread of a warp of the producer does for the tile of warpgroup `part`, where TMA can write it."""
+        core, writer = self.core, self.core.writer
+        for op, buffer in self.of_step(block).items():
+            with core.scope(""):
+                _, _, boxes = self._place(op, buffer)
+                with writer.block(f"if (attn::is_described({boxes[0]}))"):
+                    self._copy(op, buffer, boxes, stage, part)
+        writer.line("attn::bulk_commit();")
+
+    def clear_rows(self, op: ir.Operation, queries: str, part: str) -> None:
+        """Makes 0 what is for so many first queries, of warpgroup `part`'s keys, where TMA writes the others; a warp does."""
+        core, buffer, over = self.core, self.of_step(self.kernel.steps[0])[op], op.operands[0]
+        arguments = core.arguments
+        _, _, *indices = yielded(body(op))
+        core.scalars.bind(body(op).arguments[0], "0")
+        loop = ops_of(self.kernel.query_loop, "scf.for")[0].regions[0].blocks[0].arguments[0]
+        core.scalars.bind(loop, "0")
+        core.scalars.bind(body(op).arguments[1], "0")
+        places, steps = [core.value(index) for index in indices], _steps(op)
+        assert steps is not None
+        boxes = boxes_of(core, over, steps, places[SLOTS:], (self.kernel.queries, ROW_BYTES // _BYTES[buffer.element]))
+        row_dim = row_dimension(steps)
+        assert boxes is not None and row_dim is not None
+        rows, length = arguments.stride(over, SLOTS + row_dim), arguments.size(over, SLOTS + row_dim)
+        terms = " + ".join(f"(long long){place} * {arguments.stride(over, n)}" for n, place in enumerate(places[SLOTS:], SLOTS))
+        alone = "" if apart_along(self.kernel, op)[2] else " && in_turn && batch == 0"
+        with core.scope(f"if (attn::is_described({boxes[0]}){alone})"):
+            element = _C_TYPES[buffer.element]
+            core.writer.line(
+                f"{element} *const to = reinterpret_cast<{element} *>({arguments.pointer(over)}) + {terms};",
+                f"attn::clear_rows<{element}>(to, {rows}, {ROWS} * {part}, min((int){queries}, {length}), "
+                f"{key_count(core, self.kernel)}, lane);",
+            )
+
+    def _place(self, op: ir.Operation, buffer: SharedBuffer) -> tuple[list[str], list[list[int]], tuple[str, list[str], int]]:
+        """Where a tile belongs: indices of its first element, how they grow along rows and columns, and its boxes."""
+        core = self.core
+        _, _, *indices = yielded(body(op))
+        steps = _steps(op)
+        assert steps is not None
+        core.scalars.bind(body(op).arguments[0], "0")
+        core.scalars.bind(body(op).arguments[1], "0")
+        places = [core.value(index) for index in indices]
+        boxes = boxes_of(core, op.operands[0], steps, places[SLOTS:], (self.kernel.queries, ROW_BYTES // _BYTES[buffer.element]))
+        assert boxes is not None
+        return places, steps, boxes
+
+    def _copy(self, op: ir.Operation, buffer: SharedBuffer, boxes: tuple[str, list[str], int], stage: str, part: str) -> None:
+        """Prints the copies of a warpgroup's part."""
+        name, (column, row, *outer), width = boxes
+        atoms, atom, alone = ROWS // width, self.kernel.queries * ROW_BYTES, self._alone(op)
+        for number in range(atoms):
+            at = ", ".join([f"{column} + {ROWS} * {part} + {number * width}", row, *outer])
+            sent = f"(&{name}, {_place(buffer, stage)} + {atom} * ({atoms} * {part} + {number}), {at});"
+            if alone == "true":
+                self.core.writer.line(f"attn::tma_store{sent}")
+                continue
+            self.core.writer.line(*([f"if ({alone}) attn::tma_store{sent}", "else"] if alone else []), f"attn::tma_add{sent}")
+
     def _alone(self, op: ir.Operation) -> str:
-        """When one program alone adds to an element, so that it may be stored; "" if never."""
-        grid = read_kernel(self.kernel.function, _outputs(self.kernel.function))
-        arguments = list(self.kernel.function.regions[0].blocks[0].arguments)
-        chunk, head, batch = grid.disjoint[arguments.index(op.operands[0]) + 1 + len(grid.outputs) - len(arguments)] or (False,) * 3
-        one_head = f"attn::load_shared_int(shared + {self.layout.group}) == 1"
-        one_batch = [] if batch else [f"{self.core.arguments.size(self.kernel.over, 0)} == 1"]
-        return " && ".join([*one_batch, one_head]) if chunk and head and not self.core.packed else ""
+        """When nothing has been added to an element before, so that it is stored; "" if never."""
+        chunk, head, batch = apart_along(self.kernel, op)
+        if not chunk or not head or self.core.packed:
+            return ""
+        if batch:
+            return "true"
+        return "in_turn && batch == 0" if self.layout.turns else f"{self.core.arguments.size(self.kernel.over, 0)} == 1"
 
     def free(self) -> None:
-        """Waits until TMA has read those of a step."""
+        """Waits until TMA has read those of a step, where consumers have it do so."""
+        if self.layout.tile_warps:
+            return
         pending = int(bool(self.layout.adds) and not self.layout.reduction_warps)  # sums over keys are sent later
         self.core.writer.line(f"if (threadIdx.x % 128 == 0) attn::bulk_wait_read<{pending}>();")
 

@@ -8,8 +8,7 @@ from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.nvidia.forming.claims import is_alone
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD, sees_all_queries
-from attn_mlir.backends.nvidia.hopper.pairs_kernel import read_kernel
-from attn_mlir.backends.nvidia.hopper.pairs_reduction import semaphore_tensor
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import read_kernel, semaphore_tensor
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all

@@ -1,10 +1,19 @@
-// Gradients of dense captured tensors in a kernel of pairs: each warp writes what it adds where its part of the window was, and TMA adds boxes of it
-// once all is there, or stores it where one program alone adds to an element; the window's stage is free when they have been read. Sums of one tensor may be of 16 bits.
+// Gradients of dense captured tensors in a kernel of pairs: each warp writes what it adds where its part of the window was, and TMA stores boxes of it
+// in the first batch entry, and adds them in others once those before are there; the window's stage is free when they have been read. Sums of
+// one tensor may be of 16 bits.
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true},attn-simplify,attn-outline{keep-hosts=false}' > %t
 // RUN: attn-translate %t --to cuda | FileCheck %s
 // RUN: attn-opt %t -p nvidia-kernel | FileCheck %s --check-prefix=SCHEDULE
 
-// SCHEDULE:  tile.schedule = {{.*}} narrow = "-1:f16"
+// SCHEDULE:  tile.schedule = {{.*}} narrow = "-1:f16", {{.*}} semaphore_rows = 128 : i64, {{.*}} stored_tiles = "-1:f16", tile_warps = 1 : i64, turn_entries = 4 : i64, turn_rows = 256 : i64
+
+// CHECK:     if (in_turn && batch) attn::semaphore_reached(before, (int)(step - begun) + 1);
+// CHECK:     if (attn::is_described([[MAP:out3_window_64x128_2]])) {
+// CHECK:       if (in_turn && batch == 0) attn::tma_store(&[[MAP]], shared + [[WINDOW:[0-9]+]] + 32768 * stage + 16384 * (1 * part + 0), {{n_[0-9]+}} + 64 * part
+// CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 32768 * stage + 16384 * (1 * part + 0), {{n_[0-9]+}} + 64 * part
+// CHECK:     attn::bulk_wait_read<0>();
+// CHECK:     attn::warp_arrive(barriers
+// CHECK:     attn::semaphore_pass(turn, (int)(step - begun) + 1);
 
 // CHECK:     uint32_t tile_bits[4];
 // CHECK:     const float [[P:[a-z0-9_]+]] = exp2f(fmaf(of_window
@@ -14,21 +23,17 @@
 // CHECK:     if (c % 2) attn::store_turned_matrices(window_at + 1024 * (c - 1), tile_bits);
 // CHECK-NOT: attn::add_global(
 
-// Keys that do not exist add zeros. All weights are there behind the barrier of the sums over keys.
-// CHECK:     attn::clear_columns<__half, 128>(shared + [[WINDOW:[0-9]+]] + 32768 * stage, 64 * warpgroup + 16 * warp, [[COUNT:n_[0-9]+]], lane);
+// Keys that do not exist add zeros. All weights are there behind the barrier of the sums over keys: a warp of the producer sends them.
+// CHECK:     attn::clear_columns<__half, 128>(shared + [[WINDOW]] + 32768 * stage, 64 * warpgroup + 16 * warp, [[COUNT:n_[0-9]+]], lane);
 // CHECK:     attn::fence_proxy_async();
 // CHECK:     attn::named_sync(1, 256);
-// CHECK:     if (attn::is_described([[MAP:out3_window_64x128_2]])) {
-// CHECK:       if (arg1_n0 == 1 && attn::load_shared_int(shared + {{[0-9]+}}) == 1) attn::tma_store(&[[MAP]],
-// CHECK:       attn::tma_add(&[[MAP]], shared + [[WINDOW]] + 32768 * stage + 16384 * (1 * warpgroup + 0), {{n_[0-9]+}} + 64 * warpgroup
-// CHECK-NEXT:  attn::bulk_commit();
+// CHECK:     if (!attn::is_described([[MAP]])) {
 // CHECK:     attn::add_window<__half, 128>(to, {{.*}}, 64 * warpgroup, 128, [[COUNT]], threadIdx.x % 128);
-
-// The sums over keys are sent later, and may still be read.
+// CHECK:     attn::named_arrive(10 + warpgroup + 2 * stage, 160);
 // CHECK:     attn::tma_add(&out1_map
-// CHECK:     if (threadIdx.x % 128 == 0) attn::bulk_wait_read<1>();
-// CHECK-NEXT: attn::warp_sync();
-// CHECK-NEXT: attn::warp_arrive(barriers
+// CHECK:     attn::wgmma_wait<0>();
+// CHECK-NOT: attn::bulk_wait_read<1>();
+// CHECK:     attn::warp_arrive(barriers
 
 func.func @attention(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %bias: tensor<?x?x?xf16>) -> tensor<?x?x?x64xf16> attributes {} {
   %o = "attn.attention"(%q, %k, %v) ({
