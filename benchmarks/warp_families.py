@@ -70,6 +70,18 @@ def _padding(b: Any, h: Any, i: Any, j: Any) -> Any:
     return j < _LENGTHS[b]
 
 
+def _offset(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i + _WINDOW >= j
+
+
+def _block_causal(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return i // 64 >= j // 64
+
+
+def _chunked(b: Any, h: Any, i: Any, j: Any) -> Any:
+    return (i // 1024 == j // 1024) & (i >= j)
+
+
 def _relu_norm(s: Any) -> Any:
     w = s.max(0.0)
     return w / (w.sum() + 1e-6)
@@ -91,6 +103,8 @@ class Family:
     written: dict[str, Any]
     captured: Callable[[int, int], list[Any]] = lambda heads, length: []
     masked: bool = True
+    form: Any = None
+    """What its program has beside that: tensors of dropout's seed and offset."""
 
     def work(self, length: int) -> float:
         """The pairs that count."""
@@ -104,6 +118,11 @@ def _floats(*shape: int) -> torch.Tensor:
 
 def _of_documents(_: int, length: int) -> list[Any]:
     return [(torch.arange(length, device="cuda") * 4 // max(length, 4)).to(torch.int32)]
+
+
+def _dropped() -> list[Any]:
+    seeds = [torch.tensor(number, dtype=torch.int64, device="cuda") for number in (123456789012345, 77)]
+    return [*seeds, round(0.1 * 2**32), 1 / 0.9]
 
 
 _CAUSAL = {"mask_mod": masks.causal()}
@@ -129,6 +148,14 @@ FAMILIES = {
     "relu": Family({**_CAUSAL, "row": _relu_norm}),
     "relus": Family({"row": _relu_norm}, masked=False),
     "retention": Family({**_CAUSAL, "row": rows.retention}),
+    "offset": Family({"mask_mod": _offset}, lambda h, n: [_WINDOW]),
+    "block-causal": Family({"mask_mod": _block_causal}),
+    "chunked": Family({"mask_mod": _chunked}),
+    "dropout": Family({}, lambda h, n: _dropped(), masked=False, form=("tensor", "tensor")),
+    "causal-dropout": Family(_CAUSAL, lambda h, n: _dropped(), form=("tensor", "tensor")),
+    "window-dropout": Family(
+        {"mask_mod": masks.sliding_window(_WINDOW)}, lambda h, n: [_WINDOW, 0, *_dropped()], form=("tensor", "tensor")
+    ),
     "norm": Family({"row": _layer_norm}, masked=False),
     "passes": Family({**_CAUSAL, "row": _two_passes}),
     "passess": Family({"row": _two_passes}, masked=False),
@@ -168,7 +195,7 @@ class Case:
         if self.packed:
             return importlib.import_module("warp_packed").text_of(self)
         call = attn_mlir.Attention(**FAMILIES[self.family].written)
-        call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=None)
+        call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=FAMILIES[self.family].form)
         return call.ir()
 
 

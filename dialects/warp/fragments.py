@@ -6,7 +6,7 @@ from typing import Any
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, inside, is_tile
+from attn_mlir.dialects.warp.kinds import in_form, inside, is_shared, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
@@ -72,6 +72,41 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
         found, own = fragment(read), fragment(self.operation.results[0].type)
         same = found is not None and own is not None and found.instruction == own.instruction
         return same and found is not None and list(found.shape) == list(self.shape)[: len(found.shape)]
+
+
+class DropOp(Warp.Operation, name="drop", traits=[ext.Pure]):
+    """Elements of a tile of 16 bits, but 0 where dropout drops them, as the region tells: it takes an element's place, (i, j), and yields a bit.
+
+    Each lane makes the bits of some rows and 64 columns for its warp, which has a part of `bits` in shared memory, memref<1 x n x i32>, for
+    them: four numbers of each 64 columns and row of all warpgroups of the role. `unroll`: so many rounds of Philox follow each other.
+    """
+
+    tile: ext.Operand[Any]
+    bits: ext.Operand[Any]
+    unroll: ir.IntegerAttr
+    result: ext.Result[Any]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        tile, bits = in_form(self.tile.type, "tile"), self.bits.type
+        fits = tile is not None and tile.element in ("f16", "bf16") and self.tile.type == self.result.type
+        if not check(self, fits, f"makes a tile of f16 or bf16 of one of its type, got {self.result.type} of {self.tile.type}"):
+            return False
+        room = is_shared(bits, 2) and str(bits.element_type) == "i32" and bits.shape[1] % (tile.shape[1] // 64 * tile.shape[0] * 4) == 0
+        return check(
+            self,
+            room and tile.shape[1] % 128 == 0,
+            f"has four i32 of each row and 64 columns of a multiple of 128, got {bits} for {self.tile.type}",
+        )
+
+    def verify_region_invariants(self) -> bool:
+        block = entry_block(self)
+        places = [argument.type for argument in block.arguments] if block else []
+        if not check(self, len(places) == 2 and all(isinstance(p, ir.IndexType) for p in places), "region takes a place, two indices"):
+            return False
+        last = terminator(block) if block else None
+        got = [str(v.type) for v in last.operation.operands] if last is not None and last.operation.name == "warp.yield" else None
+        return check(self, got == ["i1"], "region ends in a 'warp.yield' of one bit")
 
 
 class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):

@@ -17,6 +17,7 @@ FIELDS = (
     "tile_stages",
     "windows",
     "turned",
+    "dropout",
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1

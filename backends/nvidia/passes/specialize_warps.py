@@ -13,7 +13,10 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
-PURE = ("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield", "warp.block_id", "warp.block_count")
+PURE = (
+    *("warp.map", "warp.reduce", "warp.drop", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.yield"),
+    *("warp.block_id", "warp.block_count"),
+)
 
 _OF_WARPS = ("warp.transpose", "warp.make_rows")
 """What the four warps of a warpgroup share."""

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.copies import TURNED
-from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.dialects.warp.kinds import bytes_of, padded, swizzle_of
 from attn_mlir.dialects.warp.layouts import column_at, turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
@@ -162,6 +162,8 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     yield
     _place(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
+    if fragment.ndim == 2 and fragment.shape[1] == padded(to.shape[1]):
+        fragment = fragment[:, : to.shape[1]]
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
@@ -204,7 +206,8 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     if turned:
         landed[:] = _turned(inst, found, row)
     else:
-        landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
+        found = found[:, column : column + view.array.shape[1]]
+        landed[skipped : skipped + len(found), : found.shape[1]] = found
     view.array[:] = np.nan
     half, left, size = len(landed) // 2, [2], bytes_of(inst.sources[5])
 
@@ -321,8 +324,8 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     unit.stores.open.append(flight)
 
     def land() -> None:
-        columns = slice(column, column + view.array.shape[1])
-        rows = view.array[skipped : skipped + len(to)]
+        columns = slice(column, min(column + view.array.shape[1], to.shape[1]))
+        rows = view.array[skipped : skipped + len(to), : columns.stop - column]
         to[:, columns] = to[:, columns] + rows if adds else rows
         flight.done = True
 
