@@ -16,7 +16,7 @@ _SHARED_ROWS = 32
 
 
 def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ranks: tuple[int, ...] = (4,)) -> bool:
-    """A tile in the right place, with elements of a tensor, and no more columns than it has, in shared memory no more than a product takes."""
+    """A tile in the right place, with elements of a tensor, and no more columns than it has; in shared memory as many as products take."""
     fits = is_global(memory, *ranks) and where and tile.element_type == memory.element_type
     fits = fits and tile.shape[1] <= (padded(memory.shape[-1]) if is_shared(tile, 2) else memory.shape[-1])
     return check(op, fits, f"copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got {memory} and {tile}")

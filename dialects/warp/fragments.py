@@ -1,5 +1,6 @@
 """Computation on fragments: maps over their elements, reductions along rows, votes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
 REDUCTIONS = ("sum", "max", "min")
+_SHARED_COLUMNS = 128
+"""Those whose bits of dropout the lanes of a warp make at a time."""
 
 
 class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
@@ -75,10 +78,11 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
 
 
 class DropOp(Warp.Operation, name="drop", traits=[ext.Pure]):
-    """Elements of a tile of 16 bits, but 0 where dropout drops them, as the region tells: it takes an element's place, (i, j), and yields a bit.
+    """Elements of a tile of 16 bits, but 0 where dropout drops them: the region takes an element's place, (i, j), and yields if it is kept.
 
-    Each lane makes the bits of some rows and 64 columns for its warp, which has a part of `bits` in shared memory, memref<1 x n x i32>, for
-    them: four numbers of each 64 columns and row of all warpgroups of the role. `unroll`: so many rounds of Philox follow each other.
+    Each lane makes the bits of some rows and 64 columns for its warp, which hands them around in its part of `bits` in shared memory,
+    memref<1 x n x i32>: four numbers of each 64 columns and row of all warpgroups of the role. So many rounds of Philox as `unroll` says
+    are printed one after the other.
     """
 
     tile: ext.Operand[Any]
@@ -88,16 +92,13 @@ class DropOp(Warp.Operation, name="drop", traits=[ext.Pure]):
     body: ext.Region
 
     def verify_invariants(self) -> bool:
-        tile, bits = in_form(self.tile.type, "tile"), self.bits.type
-        fits = tile is not None and tile.element in ("f16", "bf16") and self.tile.type == self.result.type
-        if not check(self, fits, f"makes a tile of f16 or bf16 of one of its type, got {self.result.type} of {self.tile.type}"):
+        made, own, bits = in_form(self.tile.type, "tile"), self.tile.type == self.result.type, self.bits.type
+        fits = made is not None and made.element in ("f16", "bf16") and own and made.shape[1] % _SHARED_COLUMNS == 0
+        if not check(self, fits, f"makes a tile of f16 or bf16, of a multiple of 128 columns, of one of its type, got {self.result.type}"):
             return False
-        room = is_shared(bits, 2) and str(bits.element_type) == "i32" and bits.shape[1] % (tile.shape[1] // 64 * tile.shape[0] * 4) == 0
-        return check(
-            self,
-            room and tile.shape[1] % 128 == 0,
-            f"has four i32 of each row and 64 columns of a multiple of 128, got {bits} for {self.tile.type}",
-        )
+        numbers = math.prod(self.tile.type.shape) // 16
+        room = is_shared(bits, 2) and str(bits.element_type) == "i32" and bits.shape[1] % numbers == 0
+        return check(self, room, f"has {numbers} i32 for each warpgroup, got {bits}")
 
     def verify_region_invariants(self) -> bool:
         block = entry_block(self)

@@ -20,9 +20,9 @@ _SHARE, _ROUNDS = 64, 7
 
 @dataclass(frozen=True)
 class ShareDropout(Pass):
-    """Where a map asks for each element whether dropout keeps it (`attn.kept`), and only makes the first factor of a product 0 where not, the
-    map makes the factor as without dropout, and `warp.drop` makes elements of it 0, once they are rounded: a lane of each warp makes the bits
-    of a row and 64 keys for all.
+    """Where a map asks for each element whether dropout keeps it (`attn.kept`), and only makes the first factor of a product 0 where not,
+    the map makes the factor as without dropout, and `warp.drop` makes elements of it 0, once they are rounded: each lane makes the bits of
+    a row and 64 keys for its warp.
 
     So what follows is the kernel without dropout but for this op: masks merge, queries stay in registers, and weights that tell whether a
     maximum is too old are those before dropout. A kernel stays as it is, with the reason in `warp.refused`, where nothing is dropped, or

@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
 from attn_mlir.backends.nvidia.warp import families
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
+from attn_mlir.dialects.warp.kinds import padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -86,6 +87,8 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         kept["tile_stages"] = 2
     if key in families.WARP_APART and "join" not in asked and not _is_packed(kernel):
         kept["join"] = 0
+    if drops(kernel) and "dropout" not in asked:
+        kept["dropout"] = "lanes"
     made: Fields = {**kept, "emitter": "warp"}
     try:
         print_ahead(kernel, made)
@@ -113,7 +116,13 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
     grid = attributes.grid_kind(kernel)
     words = _words_of_rows(kernel, facts, maps) if grid == "rows" else _words_of_pairs(kernel, facts, maps) if grid == "pairs" else None
     sizes = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
-    return () if words is None else (words, shapes[0].shape[-1], shapes[-1].shape[-1], *sizes)
+    columns = (padded(shape.shape[-1]) for shape in (shapes[0], shapes[-1]))
+    return () if words is None else (words, *columns, *sizes)
+
+
+def drops(kernel: ir.Operation) -> bool:
+    """Whether it has dropout."""
+    return bool(find_all(kernel, "attn.kept"))
 
 
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
@@ -121,13 +130,14 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
     blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`. Queries of packed sequences are rows of views.
+    captured tensors: `_captured`. Queries of packed sequences are rows of views. Dropout is not told: its bits take the same time in both.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
-    numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
+    numbers = sum(isinstance(a.type, ir.IndexType) and not _of_dropout(a) for a in kernel.regions[0].blocks[0].arguments)
     window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     known |= _WIDENED if "biases16" in (captured or ()) else set()
+    known |= {"attn.kept"} if drops(kernel) else set()
     if (
         set(facts) - {"block_q", "block_kv", "grid"} - _PACKED
         or not _has_views(facts)
@@ -166,7 +176,7 @@ def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -
 
     "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
-    reads = [read for read in find_all(kernel, "memref.load") if not reads_work(read)]
+    reads = [read for read in find_all(kernel, "memref.load") if not reads_work(read) and not _of_dropout(read.results[0])]
     found = {_read_at(read) for read in reads if not documents or isinstance(read.results[0].type, ir.FloatType)}
     places = any(find_all(map_, "arith.sitofp") for map_ in maps)
     if "lengths" in found and any(find_all(map_, "arith.andi", "arith.ori") for map_ in maps):
@@ -200,6 +210,13 @@ def _places(read: ir.Operation) -> set[frozenset[int]]:
         return {_PAIR}
     depends = dependence(read.block)
     return {depends.get(index, frozenset()) for index in list(read.operands)[1:]}
+
+
+def _of_dropout(value: ir.Value) -> bool:
+    """Whether nothing but dropout uses a number."""
+    users = [use.owner.operation for use in value.uses]
+    cast = all(op.name == "arith.index_cast" and _of_dropout(op.results[0]) for op in users)
+    return bool(users) and (cast or all(op.name == "attn.kept" for op in users))
 
 
 def _growth(value: ir.Value, argument: ir.Value) -> int | None:
