@@ -26,6 +26,10 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (256, 256, 128, 64): "softmax, softmax masked, softmax window masked, capped, capped masked",
 })  # fmt: skip
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
+WARP_ALIGNED: Annotated[Kinds, Provenance("2026-11-22", "H200", "docs/notes/hopper-tried.md, Narrow heads")] = _kinds({
+    (columns, columns, 192, 128): "softmax masked, softmax window masked" for columns in (16, 32, 48, 64)
+})  # fmt: skip
+"""Those whose short block of rows is the first one where it sees the fewest keys: 1.01 at 16384 keys, 1.05 to 1.11 at 1024."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
                         "softmax exact biases16 masked, softmax numbers places masked, capped exact masked",
@@ -65,6 +69,14 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kind
     (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
 })  # fmt: skip
 """Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.40 of the Hopper emitter's speed; others: the notes' table."""
+_SHARED = Provenance("2026-11-28", "H200", "docs/notes/dropout-h100.md")
+WARP_DROPPED: Annotated[Kinds, _SHARED] = frozenset(
+    (f"softmax{exact}{mask}", columns, columns, *blocks)
+    for columns, blocks in {**dict.fromkeys((16, 32, 48, 64), (192, 128)), **dict.fromkeys((80, 96, 112, 128), (128, 128))}.items()
+    for exact in ("", " exact")
+    for mask in ("", " masked", " window masked")
+)
+"""Forward passes with dropout whose bits the lanes of a warp share (`warp-share-dropout`)."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
 """Those that are faster than the Hopper emitter's blocks of 192 keys below:"""
 WARP_LONGER: Annotated[int, _BOTH] = 49152

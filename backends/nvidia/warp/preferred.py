@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
+from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
@@ -61,11 +62,22 @@ _READ = frozenset({*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower.
 
-    Where somebody chose something that passes do not read, or an emitter, it stays as it is.
+    Where somebody chose something that passes do not read, or an emitter, it stays as it is. Raises UnsupportedError where lanes were asked
+    to share bits of dropout, and no kernel does so.
     """
-    asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
-    if fields.get("emitter") != "hopper" or asked - _READ:
-        return fields
+    choices = attributes.read(kernel, CHOICES)
+    asked = {name for name in choices if not name.startswith(attributes.LAUNCH)}
+    dropout = str(choices.get("dropout", "")) if attributes.grid_kind(kernel) == "rows" and drops(kernel) else ""
+    made = fields
+    if fields.get("emitter") == "hopper" and not asked - _READ and dropout != "own":
+        made = _made(kernel, fields, asked)
+    if dropout == "lanes" and made.get("emitter") == "hopper":
+        raise UnsupportedError("in a schedule of this program dropout can be 'own', not 'lanes'")
+    return made
+
+
+def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
+    """The schedule of the passes' kernel where that was measured and can be formed, else the one that there is."""
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
         return fields
@@ -73,23 +85,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
         if key[:1] == (_CLAIMED,):
             return fields
         fields = {name: value for name, value in fields.items() if name != "longer"}
-    kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
-    if kept.get("key_sums") == _LATE and "key_sums" not in asked:
-        del kept["key_sums"]  # no family that passes make late was faster than the Hopper emitter's in all shapes
-    if "longer" in kept and key in families.WARP_LONG:
-        kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
-    if key in families.WARP_LAZY and "lazy_rescale" not in asked:
-        kept["lazy_rescale"] = 1
-    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in families.WARP_TOLD | families.WARP_LATER
-    if told and "tell" not in asked:
-        kept["tell"] = 1
-    if key in families.WARP_LATER and "tile_stages" not in asked and not _is_packed(kernel):
-        kept["tile_stages"] = 2
-    if key in families.WARP_APART and "join" not in asked and not _is_packed(kernel):
-        kept["join"] = 0
-    if drops(kernel) and "dropout" not in asked:
-        kept["dropout"] = "lanes"
-    made: Fields = {**kept, "emitter": "warp"}
+    made: Fields = {**_chosen(kernel, fields, asked, key), "emitter": "warp"}
     try:
         print_ahead(kernel, made)
     except (Refused, UnsupportedError):
@@ -97,11 +93,32 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     return made
 
 
+def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[str | int, ...]) -> Fields:
+    """What the passes are told of a schedule, and what was measured to be best."""
+    kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
+    if kept.get("key_sums") == _LATE and "key_sums" not in asked:
+        del kept["key_sums"]  # no family that passes make late was faster than the Hopper emitter's in all shapes
+    if "longer" in kept and key in families.WARP_LONG:
+        kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
+    dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
+    told = key in families.WARP_TOLD | families.WARP_LATER | (families.WARP_DROPPED if dropped else frozenset())
+    wanted = {
+        "lazy_rescale": 1 if key in families.WARP_LAZY or dropped else None,
+        "tell": 1 if (told if dense else attributes.grid_kind(kernel) == "rows") else None,
+        "tile_stages": 2 if dense and key in families.WARP_LATER else None,
+        "join": 0 if dense and key in families.WARP_APART else None,
+        "align": "end" if dense and _ends_with_rows(kernel, key) else None,
+        "dropout": "lanes" if dropped else None,
+    }
+    return {**kept, **{name: value for name, value in wanted.items() if value is not None and name not in asked}}
+
+
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
-    known = families.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else families.WARP_PAIRS
-    packed, windows = _is_packed(kernel), "windows" in fields
-    known = families.WARP_PACKED if packed else known
+    rows, packed, windows = attributes.grid_kind(kernel) == "rows", _is_packed(kernel), "windows" in fields
+    known = families.WARP_PACKED if packed else families.WARP_ROWS if rows else families.WARP_PAIRS
+    if rows and drops(kernel):
+        known = known & families.WARP_DROPPED if packed else families.WARP_DROPPED
     apart = packed if windows else any("biases" in str(word) for word in key)
     return not fields.get("deterministic") and not apart and key in known
 
@@ -118,6 +135,12 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
     sizes = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
     columns = (padded(shape.shape[-1]) for shape in (shapes[0], shapes[-1]))
     return () if words is None else (words, *columns, *sizes)
+
+
+def _ends_with_rows(kernel: ir.Operation, key: tuple[str | int, ...]) -> bool:
+    """Whether the block of rows that is short should be the first one: where the last key that a block sees depends on its rows."""
+    loops = [loop for loop in find_all(kernel, "scf.for") if find_all(loop, "tile.dot")]
+    return key in families.WARP_ALIGNED and bool(loops) and depends_on_block(loops[-1].operands[1])
 
 
 def drops(kernel: ir.Operation) -> bool:
