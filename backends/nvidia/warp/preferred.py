@@ -47,8 +47,6 @@ _PACKED = frozenset({"lengths", "begins", "ragged"})
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _LATE = "late"
 """Sums over keys of the Hopper emitter's schedules for 128 columns."""
-_CLAIMED = "softmax masked"
-"""What stays with the Hopper emitter for few keys, 1.07 times as fast at S 1024 (docs/notes/backward-claims.md): no other was measured."""
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
@@ -82,7 +80,7 @@ def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
     if not _is_measured(kernel, fields, key):
         return fields
     if fields.get(CLAIMS) and "longer" in fields:  # calls of few keys
-        if key[:1] == (_CLAIMED,):
+        if key in families.HOPPER_FEW:
             return fields
         fields = {name: value for name, value in fields.items() if name != "longer"}
     made: Fields = {**_chosen(kernel, fields, asked, key), "emitter": "warp"}
@@ -133,7 +131,7 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
     grid = attributes.grid_kind(kernel)
     words = _words_of_rows(kernel, facts, maps) if grid == "rows" else _words_of_pairs(kernel, facts, maps) if grid == "pairs" else None
     sizes = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
-    columns = (padded(shape.shape[-1]) for shape in (shapes[0], shapes[-1]))
+    columns = (n if n in families.UNPADDED else padded(n) for n in (shapes[0].shape[-1], shapes[-1].shape[-1]))
     return () if words is None else (words, *columns, *sizes)
 
 

@@ -162,8 +162,7 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     yield
     _place(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
-    if fragment.ndim == 2 and fragment.shape[1] == padded(to.shape[1]):
-        fragment = fragment[:, : to.shape[1]]
+    fragment = fragment[:, : to.shape[1]] if fragment.ndim == 2 and fragment.shape[1] == padded(to.shape[1]) else fragment
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
@@ -199,15 +198,13 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     _place(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
     machine.accesses.write(view.cells(), unit.active[0], access)
-    turned = TURNED in inst.attributes
-    found, skipped, cells = source.rows(batch, head, row, view.array.shape[turned])
+    found, skipped, cells = source.rows(batch, head, row, view.array.shape[TURNED in inst.attributes])
     machine.accesses.read(cells, unit.active[0], access, full=False)
     landed = np.zeros(view.array.shape)
-    if turned:
+    if TURNED in inst.attributes:
         landed[:] = _turned(inst, found, row)
     else:
-        found = found[:, column : column + view.array.shape[1]]
-        landed[skipped : skipped + len(found), : found.shape[1]] = found
+        landed[skipped : skipped + len(found), : found.shape[1] - column] = found[:, column : column + view.array.shape[1]]
     view.array[:] = np.nan
     half, left, size = len(landed) // 2, [2], bytes_of(inst.sources[5])
 
