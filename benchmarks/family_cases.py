@@ -133,7 +133,9 @@ FAMILIES = {
     "dropout": Family({}, lambda h, n: _dropped(), masked=False, form=("tensor", "tensor")),
     "causal-dropout": Family(_CAUSAL, lambda h, n: _dropped(), form=("tensor", "tensor")),
     "window-dropout": Family(
-        {"mask_mod": masks.sliding_window(_WINDOW)}, lambda h, n: [*_dropped(), _WINDOW, 0], form=("tensor", "tensor")
+        {"mask_mod": masks.sliding_window(_WINDOW)},
+        lambda h, n: [*_dropped()[:-1], _WINDOW, 0, _dropped()[-1]],
+        form=("tensor", "tensor"),
     ),
     "norm": Family({"row": _layer_norm}, masked=False),
     "passes": Family({**_CAUSAL, "row": _two_passes}),

@@ -88,6 +88,7 @@ def test_limits_of_weights() -> None:
     [
         ("sigmoid-causal", {"lazy_rescale": 1}),
         ("retention", {"sums": "product"}),
+        ("plain-softmax", {"align": "end"}),
     ],
 )
 def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
@@ -98,7 +99,7 @@ def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [{"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
+    [{"align": "start"}, {"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
     ids=str,
 )
 def test_savings_compile_alone(choices: dict[str, int | str]) -> None:
