@@ -69,7 +69,7 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     made = fields
     if fields.get("emitter") == "hopper" and not asked - _READ and dropout != "own":
         made = _made(kernel, fields, asked)
-    if dropout == "lanes" and made.get("emitter") == "hopper":
+    if dropout == "lanes" and made.get("dropout") != "lanes":
         raise UnsupportedError("in a schedule of this program dropout can be 'own', not 'lanes'")
     return made
 
@@ -104,7 +104,7 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[st
         "lazy_rescale": 1 if key in families.WARP_LAZY or dropped else None,
         "tell": 1 if (told if dense else attributes.grid_kind(kernel) == "rows") else None,
         "tile_stages": 2 if dense and key in families.WARP_LATER else None,
-        "join": 0 if dense and key in families.WARP_APART else None,
+        "join": 0 if dense and key in (families.WARP_DROPPED_APART if dropped else families.WARP_APART) else None,
         "align": "end" if dense and _ends_with_rows(kernel, key) else None,
         "dropout": "lanes" if dropped else None,
     }
@@ -149,9 +149,9 @@ def drops(kernel: ir.Operation) -> bool:
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
-    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`. Queries of packed sequences are rows of views. Dropout is not told: its bits take the same time in both.
+    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "offset": a
+    mask has a captured number; "documents": blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are
+    several over the keys. What is read of captured tensors: `_captured`. Queries of packed sequences are rows of views. Dropout is not told.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(a.type, ir.IndexType) and not _of_dropout(a) for a in kernel.regions[0].blocks[0].arguments)
@@ -164,7 +164,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
         or not _has_views(facts)
         or not all(op == kernel or op.name in known for op in walk(kernel))
         or not steps
-        or (numbers and not window)
+        or (numbers > 1 and not window)
         or captured is None
     ):
         return None
@@ -178,7 +178,14 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     count, has_maximum = max(counts), any(maxima)
     weight = _PASSES.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
-    words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
+    words = [
+        weight,
+        "exact" if exact else "",
+        *captured,
+        "offset" if numbers == 1 else "",
+        "documents" if documents else "",
+        "window" if window else "",
+    ]
     words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
 
