@@ -151,7 +151,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
 
     "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "offset": a
     mask has a captured number; "documents": blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are
-    several over the keys. What is read of captured tensors: `_captured`. Queries of packed sequences are rows of views. Dropout is not told.
+    several over the keys. What is read of captured tensors: `_captured`. Queries of packed sequences are rows of views.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
     numbers = sum(isinstance(a.type, ir.IndexType) and not _of_dropout(a) for a in kernel.regions[0].blocks[0].arguments)
