@@ -85,8 +85,9 @@ def where_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> st
     return "ahead" if SCHEDULE in function.attributes and attributes.read(function, SCHEDULE).get(TURNED) else "here"
 
 
-def check_stored(tile: ir.Type, memory: ir.MemRefType) -> None:
-    """Raises Refused where more columns are stored than exist, other than of 16 bits, of which copies leave them out."""
+def stored_element(tile: ir.Type, memory: ir.MemRefType) -> ir.Type:
+    """What elements are stored as. Raises Refused where more columns are stored than exist, other than of 16 bits, of which copies leave them out."""
     columns = ir.RankedTensorType(tile).shape[1:]
     if any(n > 0 and n != padded(n) for n in columns) and memory.element_type.width != 16:
         raise Refused(f"rows of {columns[0]} elements of {memory.element_type} are stored in tiles of {padded(columns[0])} columns")
+    return memory.element_type
