@@ -86,7 +86,7 @@ def where_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> st
 
 
 def stored_element(tile: ir.Type, memory: ir.MemRefType) -> ir.Type:
-    """What elements are stored as. Raises Refused where more columns are stored than exist, other than of 16 bits, of which copies leave them out."""
+    """What elements are stored as. Raises Refused where more columns are stored than exist, but of 16 bits: copies leave them out."""
     columns = ir.RankedTensorType(tile).shape[1:]
     if any(n > 0 and n != padded(n) for n in columns) and memory.element_type.width != 16:
         raise Refused(f"rows of {columns[0]} elements of {memory.element_type} are stored in tiles of {padded(columns[0])} columns")
