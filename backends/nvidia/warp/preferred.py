@@ -93,12 +93,13 @@ def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
 
 def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[str | int, ...]) -> Fields:
     """What the passes are told of a schedule, and what was measured to be best."""
-    kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
+    dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
+    read = _READ - {CLAIMS} - (frozenset() if dropped else {"dropout"})
+    kept = {name: value for name, value in fields.items() if name in read or name.startswith(attributes.LAUNCH)}
     if kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # no family that passes make late was faster than the Hopper emitter's in all shapes
     if "longer" in kept and key in families.WARP_LONG:
         kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
-    dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
     told = key in families.WARP_TOLD | families.WARP_LATER | (families.WARP_DROPPED if dropped else frozenset())
     wanted = {
         "lazy_rescale": 1 if key in families.WARP_LAZY or dropped else None,
