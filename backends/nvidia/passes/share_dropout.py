@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.dropped import Dropped, dropped_in
-from attn_mlir.backends.nvidia.forming.facts import said
+from attn_mlir.backends.nvidia.forming.facts import said, wanted
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.dialects.warp import build
@@ -58,7 +58,9 @@ def _buffer(count: int) -> ir.Value:
 def _change(role: ir.Operation, dropped: Dropped, bits: ir.Value) -> None:
     """Puts `warp.drop` between a map and the products of its tile."""
     widest = max(settled(product.results[0].type).shape[1] for product in dropped.products)
-    attributes = {"unroll": i64(1 if widest > thresholds.ROLLED_DROPOUT else _ROUNDS)}
+    # Wide rows whose loops are joined have a loop over rounds: 0.99 of causal masks where 0.88; all others are faster without (H200).
+    rolled = widest > thresholds.ROLLED_DROPOUT and wanted(role.parent, "join")
+    attributes = {"unroll": i64(1 if rolled else _ROUNDS)}
     dropped.choice.results[0].replace_all_uses_with(dropped.choice.operands[1])
     with dropped.map.location, ir.InsertionPoint.after(dropped.map):
         made = ir.Operation.create("warp.drop", [dropped.type], [dropped.result, bits], attributes, regions=1)

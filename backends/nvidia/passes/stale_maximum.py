@@ -157,7 +157,7 @@ class _Step:
         if any(kind != "sum" or stale.scalar_of(value) != exact for value, kind in reduced):
             raise Refused("a step reduces something else than its weights")
         sums = ir.RankedTensorType(self.second.results[0].type)
-        self.wide = frozenset(weights if sums.shape[1] >= _LATE else ())
+        self.wide = frozenset(weights if sums.shape[1] >= _LATE and self.dropped is None else ())
         type_ = ir.RankedTensorType(self.yielded[self.weights].type).element_type
         if str(type_) not in _LIMITS:
             raise Refused(f"weights of {type_} have no limit")

@@ -29,7 +29,8 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
 })  # fmt: skip
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
 WARP_ALIGNED: Annotated[Kinds, Provenance("2026-11-22", "H200", "docs/notes/hopper-tried.md, Narrow heads")] = _kinds({
-    (columns, columns, 192, 128): "softmax masked, softmax window masked, softmax offset masked" for columns in (16, 32, 48, 64)
+    (columns, columns, 192, 128): "softmax masked, softmax window masked, "
+                                 "softmax offset masked, softmax divided masked" for columns in (16, 32, 48, 64)
 })  # fmt: skip
 """Those whose short block of rows is the first one where it sees the fewest keys: 1.01 at 16384 keys, 1.05 to 1.11 at 1024."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
@@ -44,7 +45,8 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 """Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
 WARP_LATER: Annotated[Kinds, _LATER] = _kinds({
     (16, 16, 192, 128): "softmax masked, softmax window masked", (96, 96, 128, 128): "softmax numbers places masked",
-    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked, softmax offset masked",
+    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked, softmax offset masked, "
+                        "softmax divided masked",
     (128, 128, 128, 128): "softmax exact numbers places masked, softmax exact documents masked, passes exact, capped exact, "
                           "rectified masked",
 })  # fmt: skip
@@ -72,15 +74,16 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kind
 })  # fmt: skip
 """Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.40 of the Hopper emitter's speed; others: the notes' table."""
 _SHARED = Provenance("2026-11-28", "H200", "docs/notes/dropout-h100.md")
+_DROPPED = "softmax, softmax masked, softmax window masked, softmax exact, softmax exact masked, softmax exact window masked"
 WARP_DROPPED: Annotated[Kinds, _SHARED] = _kinds({
-    (32, 32, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked",
-    (64, 64, 192, 128): "softmax exact, softmax exact masked",
-    (96, 96, 128, 128): "softmax, softmax masked, softmax exact",
-    (128, 128, 128, 128): "softmax exact masked",
+    **{(n, n, 192, 128): _DROPPED for n in (16, 32, 48, 64)}, **{(n, n, 128, 128): _DROPPED for n in (80, 96, 112, 128)},
 })  # fmt: skip
-"""Forward passes with dropout whose bits the lanes of a warp share (`warp-share-dropout`): 0.99 to 1.10."""
-WARP_DROPPED_APART: Annotated[Kinds, _SHARED] = _kinds({(64, 64, 192, 128): "softmax exact, softmax exact masked"})
-"""Of these, those whose loops over whole blocks and over others stay apart: 1.03 to 1.10, joined 0.97 to 1.02."""
+"""Forward passes with dropout whose bits the lanes of a warp share (`warp-share-dropout`): 0.99 to 1.22 with 32, 64, 96, 128 columns."""
+WARP_DROPPED_JOINED: Annotated[Kinds, _SHARED] = _kinds({
+    **{(n, n, 192, 128): "softmax window masked, softmax exact window masked" for n in (16, 32, 48, 64)},
+    (128, 128, 128, 128): "softmax masked",
+})  # fmt: skip
+"""Of these, those whose loops over whole blocks and over others are joined: 0.99 to 1.22, apart 0.90 to 1.17."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
 """Those that are faster than the Hopper emitter's blocks of 192 keys below:"""
 WARP_LONGER: Annotated[int, _BOTH] = 49152

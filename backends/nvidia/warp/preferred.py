@@ -105,7 +105,7 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[st
         "lazy_rescale": 1 if key in families.WARP_LAZY or dropped else None,
         "tell": 1 if (told if dense else attributes.grid_kind(kernel) == "rows") else None,
         "tile_stages": 2 if dense and key in families.WARP_LATER else None,
-        "join": 0 if dense and key in (families.WARP_DROPPED_APART if dropped else families.WARP_APART) else None,
+        "join": 0 if dense and (key not in families.WARP_DROPPED_JOINED if dropped else key in families.WARP_APART) else None,
         "align": "end" if dense and _ends_with_rows(kernel, key) else None,
         "dropout": "lanes" if dropped else None,
     }
@@ -160,6 +160,8 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     known |= _WIDENED if "biases16" in (captured or ()) else set()
     known |= {"attn.kept"} if drops(kernel) else set()
+    divided = any(find_all(map_, "arith.floordivsi") for map_ in maps)
+    known |= {"arith.floordivsi"} if divided else set()
     if (
         set(facts) - {"block_q", "block_kv", "grid"} - _PACKED
         or not _has_views(facts)
@@ -170,7 +172,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     ):
         return None
     products = {sum(op.block == step for op in find_all(kernel, "tile.dot")) for step in steps}
-    passes = len(steps) > _STEPS + (window or documents)
+    passes = len(steps) > _STEPS + (window or documents or divided)
     counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.block == step for op in walk(map_)) for step in steps}
     kinds = [{kind for map_ in maps if map_.block == step for kind in map_.opview.kinds()} for step in steps]
     maxima = {"max" in each for each in kinds}
@@ -184,6 +186,7 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
         "exact" if exact else "",
         *captured,
         "offset" if numbers == 1 else "",
+        "divided" if divided else "",
         "documents" if documents else "",
         "window" if window else "",
     ]
