@@ -21,119 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from family_cases import FAMILIES
 
 import attn_mlir
-from attn_mlir import masks, mods, rows
 from attn_mlir.frontend.emit import Inputs
 
 Shapes = Sequence[tuple[int, int]]
 ODD, SHAPES = (1, 17, 127, 300, 1000), ((16, 1024), (4, 4096), (1, 16384))
 HEADS, WORST = 2048, 4e-3
-_SLOPES, _DOCUMENTS, _NUMBERS = torch.ones(32), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
-_BIAS, _HALVES, _WINDOW, _CAP = torch.zeros(4, 64, 64), torch.zeros(4, 64, 64, dtype=torch.float16), 512, 20.0
-_TABLE, _OF_BATCH, _LENGTHS = torch.zeros(32768), torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
-
-
-def _alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _SLOPES[h] * (j - i)
-
-
-def _key_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _NUMBERS[j]
-
-
-def _table(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _NUMBERS[i + j]
-
-
-def _relative(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _TABLE[i - j + 16384]
-
-
-def _dense_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _BIAS[h, i, j]
-
-
-def _half_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-    return s + _HALVES[h, i, j]
-
-
-def _documents(b: Any, h: Any, i: Any, j: Any) -> Any:
-    return (_DOCUMENTS[i] == _DOCUMENTS[j]) & (i >= j)
-
-
-def _batched_documents(b: Any, h: Any, i: Any, j: Any) -> Any:
-    return _OF_BATCH[b, i] == _OF_BATCH[b, j]
-
-
-def _padding(b: Any, h: Any, i: Any, j: Any) -> Any:
-    return j < _LENGTHS[b]
-
-
-def _relu_norm(s: Any) -> Any:
-    w = s.max(0.0)
-    return w / (w.sum() + 1e-6)
-
-
-def _layer_norm(s: Any) -> Any:
-    centred = s - s.mean()
-    return centred / ((centred * centred).mean() + 1e-5).sqrt()
-
-
-def _two_passes(s: Any) -> Any:
-    return (s - s.max() - (s * s).mean()).tanh()
-
-
-@dataclass(frozen=True)
-class Family:
-    """How an attention is written, and what it captures for so many heads and positions."""
-
-    written: dict[str, Any]
-    captured: Callable[[int, int], list[Any]] = lambda heads, length: []
-    masked: bool = True
-
-    def work(self, length: int) -> float:
-        """The pairs that count."""
-        pairs = length * length
-        return pairs if not self.masked else pairs / 2
-
-
-def _floats(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, device="cuda")
-
-
-def _of_documents(_: int, length: int) -> list[Any]:
-    return [(torch.arange(length, device="cuda") * 4 // max(length, 4)).to(torch.int32)]
-
-
-_CAUSAL = {"mask_mod": masks.causal()}
-FAMILIES = {
-    "full": Family({}, masked=False),
-    "causal": Family(_CAUSAL),
-    "window": Family({"mask_mod": masks.sliding_window(_WINDOW)}, lambda h, n: [_WINDOW, 0]),
-    "documents": Family({"mask_mod": _documents}, _of_documents),
-    "alibi": Family({**_CAUSAL, "score_mod": _alibi}, lambda h, n: [torch.linspace(0.5, 0.01, h, device="cuda")]),
-    "softcap": Family({**_CAUSAL, "score_mod": mods.softcap(_CAP)}, lambda h, n: [_CAP]),
-    "keys": Family({"score_mod": _key_bias}, lambda h, n: [_floats(n)], masked=False),
-    "table": Family({"score_mod": _table}, lambda h, n: [_floats(2 * n)], masked=False),
-    "bias": Family({"score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)], masked=False),
-    "causal-bias": Family({**_CAUSAL, "score_mod": _dense_bias}, lambda h, n: [_floats(h, n, n)]),
-    "half-bias": Family({"score_mod": _half_bias}, lambda h, n: [_floats(h, n, n).half()], masked=False),
-    "causal-half-bias": Family({**_CAUSAL, "score_mod": _half_bias}, lambda h, n: [_floats(h, n, n).half()]),
-    "relative": Family({"score_mod": _relative}, lambda h, n: [_floats(32768)], masked=False),
-    "batched": Family({"mask_mod": _batched_documents}, lambda h, n: [_of_documents(h, n)[0].repeat(16, 1)], masked=False),
-    "padding": Family({"mask_mod": _padding}, lambda h, n: [torch.full((16,), n * 3 // 4, dtype=torch.int32, device="cuda")], masked=False),
-    "capped": Family({"score_mod": mods.softcap(_CAP)}, lambda h, n: [_CAP], masked=False),
-    "sigmoid": Family({**_CAUSAL, "row": rows.sigmoid}),
-    "sigmoids": Family({"row": rows.sigmoid}, masked=False),
-    "relu": Family({**_CAUSAL, "row": _relu_norm}),
-    "relus": Family({"row": _relu_norm}, masked=False),
-    "retention": Family({**_CAUSAL, "row": rows.retention}),
-    "norm": Family({"row": _layer_norm}, masked=False),
-    "passes": Family({**_CAUSAL, "row": _two_passes}),
-    "passess": Family({"row": _two_passes}, masked=False),
-}
-"""By their names."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +63,7 @@ class Case:
         if self.packed:
             return importlib.import_module("warp_packed").text_of(self)
         call = attn_mlir.Attention(**FAMILIES[self.family].written)
-        call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=None)
+        call.__dict__.update(_last=Inputs(self.element, *self.columns), _form=FAMILIES[self.family].form)
         return call.ir()
 
 

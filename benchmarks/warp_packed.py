@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from warp_families import FAMILIES, Case, build, loaded
+from family_cases import FAMILIES
+from warp_families import Case, build, loaded
 
 import attn_mlir
 

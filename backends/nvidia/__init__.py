@@ -24,6 +24,7 @@ BACKEND = Backend(
         "nvidia-number-rows": "passes.number_rows:NumberRows",
         "nvidia-turn-differences": "passes.turn_differences:TurnDifferences",
         "warp-assign-layouts": "passes.assign_layouts:AssignLayouts",
+        "warp-share-dropout": "passes.share_dropout:ShareDropout",
         "warp-pack-rows": "passes.pack_rows:PackRows",
         "warp-shift-keys": "passes.shift_keys:ShiftKeys",
         "warp-order-tiles": "passes.order_tiles:OrderTiles",

@@ -21,7 +21,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 """The same with windows of captured tensors, where schedules have room for them: what is printed."""
 
 SCHEDULE = (
-    "warp-assign-layouts,canonicalize,cse,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
+    "warp-assign-layouts,canonicalize,cse,warp-share-dropout,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
     "warp-stage-rows,warp-stage-windows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
@@ -32,6 +32,7 @@ SCHEDULE = (
 
 _OF_HOPPER = (
     *(
+        "warp-share-dropout",
         "warp-shift-keys",
         "warp-pack-rows",
         "warp-align-tiles",

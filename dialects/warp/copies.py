@@ -5,7 +5,7 @@ from typing import Any
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import BarrierType, PendingType, Warp
-from attn_mlir.dialects.warp.kinds import bytes_of, checks_ordered, in_form, inside, is_global, is_shared, settled, swizzle_of
+from attn_mlir.dialects.warp.kinds import bytes_of, checks_ordered, in_form, inside, is_global, is_shared, padded, settled, swizzle_of
 from attn_mlir.mlir import ext, ir
 
 TURNED = "turned"
@@ -16,8 +16,9 @@ _SHARED_ROWS = 32
 
 
 def _checks_tile(op: ir.OpView, memory: ir.Type, tile: ir.Type, where: bool, ranks: tuple[int, ...] = (4,)) -> bool:
-    """A tile in the right place, with elements of a tensor, and no more columns than it has."""
-    fits = is_global(memory, *ranks) and where and tile.element_type == memory.element_type and tile.shape[1] <= memory.shape[-1]
+    """A tile in the right place, with elements of a tensor, and no more columns than it has; in shared memory as many as products take."""
+    fits = is_global(memory, *ranks) and where and tile.element_type == memory.element_type
+    fits = fits and tile.shape[1] <= (padded(memory.shape[-1]) if is_shared(tile, 2) else memory.shape[-1])
     return check(op, fits, f"copies rows between a memref [B, H, S, D] and a tile of its elements and columns, got {memory} and {tile}")
 
 
@@ -37,7 +38,7 @@ def _checks_elected(op: ir.OpView) -> bool:
 class CopyAsyncOp(Warp.Operation, name="copy_async"):
     """Rows from `row` on and columns from `column` on of `source[batch, head]` go to shared memory (TMA).
 
-    Rows past the end are zeros. The bytes of the tile count at the barrier of the stage, which must have announced them.
+    Rows and columns past the end are zeros. The bytes of the tile count at the barrier of the stage, which must have announced them.
 
     With a unit attribute `turned`, n rows of 8-bit elements, from a multiple of n on, are the bytes of a tile [D, n] as they lie in shared
     memory: the transpose that `warp.transpose` would make of the rows, which another kernel has written there.
@@ -203,7 +204,7 @@ class CopyWaitOp(Warp.Operation, name="copy_wait"):
 
 
 class StoreAsyncOp(Warp.Operation, name="store_async"):
-    """A tile in shared memory goes to rows from `row` on of `target[batch, head]` (TMA); rows past the end do not.
+    """A tile in shared memory goes to rows from `row` on of `target[batch, head]` (TMA); rows and columns past the end do not.
 
     Of a target in slots, [slots, B, H, S, D], it is the first one.
     """

@@ -1,18 +1,21 @@
 """Computation on fragments: maps over their elements, reductions along rows, votes."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, inside, is_tile
+from attn_mlir.dialects.warp.kinds import in_form, inside, is_shared, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
 _TOGETHER = 16
 """Columns of a step of products, which lie together in registers."""
 REDUCTIONS = ("sum", "max", "min")
+_SHARED_COLUMNS = 128
+"""Those whose bits of dropout the lanes of a warp make at a time."""
 
 
 class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
@@ -74,6 +77,39 @@ class MapOp(Warp.Operation, name="map", traits=[ext.Pure]):
         found, own = fragment(read), fragment(self.operation.results[0].type)
         same = found is not None and own is not None and found.instruction == own.instruction
         return same and found is not None and list(found.shape) == list(self.shape)[: len(found.shape)]
+
+
+class DropOp(Warp.Operation, name="drop", traits=[ext.Pure]):
+    """Elements of a tile of 16 bits, but 0 where dropout drops them: the region takes an element's place, (i, j), and yields if it is kept.
+
+    Each lane makes the bits of some rows and 64 columns for its warp, which hands them around in its part of `bits` in shared memory,
+    memref<1 x n x i32>: four numbers of each 64 columns and row of all warpgroups of the role. So many rounds of Philox as `unroll` says
+    are printed one after the other.
+    """
+
+    tile: ext.Operand[Any]
+    bits: ext.Operand[Any]
+    unroll: ir.IntegerAttr
+    result: ext.Result[Any]
+    body: ext.Region
+
+    def verify_invariants(self) -> bool:
+        made, own, bits = in_form(self.tile.type, "tile"), self.tile.type == self.result.type, self.bits.type
+        fits = made is not None and made.element in ("f16", "bf16") and own and made.shape[1] % _SHARED_COLUMNS == 0
+        if not check(self, fits, f"makes a tile of f16 or bf16, of a multiple of 128 columns, of one of its type, got {self.result.type}"):
+            return False
+        numbers = math.prod(self.tile.type.shape) // 16
+        room = is_shared(bits, 2) and str(bits.element_type) == "i32" and bits.shape[1] % numbers == 0
+        return check(self, room, f"has {numbers} i32 for each warpgroup, got {bits}")
+
+    def verify_region_invariants(self) -> bool:
+        block = entry_block(self)
+        places = [argument.type for argument in block.arguments] if block else []
+        if not check(self, len(places) == 2 and all(isinstance(p, ir.IndexType) for p in places), "region takes a place, two indices"):
+            return False
+        last = terminator(block) if block else None
+        got = [str(v.type) for v in last.operation.operands] if last is not None and last.operation.name == "warp.yield" else None
+        return check(self, got == ["i1"], "region ends in a 'warp.yield' of one bit")
 
 
 class ReduceOp(Warp.Operation, name="reduce", traits=[ext.Pure]):

@@ -11,6 +11,8 @@ from attn_mlir.dialects.warp.dialect import BarrierType, PendingType
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
 from attn_mlir.mlir import ir
 
+STEP = 16
+"""Columns of 16-bit elements that a product takes at a time."""
 RUNS = 3
 """How many runs of values of one type an op with values of several types has."""
 _BYTES = {name: element.bits // 8 for name, element in ELEMENTS.items()} | {"i32": 4}
@@ -46,6 +48,11 @@ def bytes_of(type_: ir.Type) -> int:
 def row_bytes(type_: ir.Type) -> int:
     """Bytes of the elements of a row."""
     return _BYTES[str(type_.element_type)] * type_.shape[-1]
+
+
+def padded(columns: int) -> int:
+    """Columns of a tile in shared memory, or of its fragment, that holds rows of so many elements: as many as products take at a time."""
+    return -(-columns // STEP) * STEP
 
 
 def stages_and_arrivals(type_: BarrierType) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import checks_ordered, in_form, inside, is_global
+from attn_mlir.dialects.warp.kinds import checks_ordered, in_form, inside, is_global, padded
 from attn_mlir.mlir import ext, ir
 
 
@@ -18,16 +18,24 @@ def _checks_sums(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
 
 
 def _checks_place(op: ir.OpView, fragment: ir.Type, memory: ir.Type) -> bool:
-    """A tile and a memref [B, H, S, D], whose D may not be known, or row values and a memref [B, H, S], of one element type."""
+    """A tile and a memref [B, H, S, D], whose D may not be known, or row values and a memref [B, H, S], of one element type.
+
+    Tiles that are `padded` have more columns.
+    """
     tile, rows = in_form(fragment, "tile"), in_form(fragment, "rows")
-    of_tile = tile is not None and is_global(memory, 4) and memory.shape[3] in (tile.shape[1], ir.ShapedType.get_dynamic_size())
+    unknown = ir.ShapedType.get_dynamic_size()
+    of_tile = (
+        tile is not None
+        and is_global(memory, 4)
+        and (memory.shape[3] == unknown or tile.shape[1] in (memory.shape[3], padded(memory.shape[3])))
+    )
     fits = of_tile or (rows is not None and is_global(memory, 3))
     fits = fits and fragment.element_type == memory.element_type
     return check(op, fits, f"moves a tile [B, H, S, D] or row values [B, H, S], got {fragment} and {memory}")
 
 
 class LoadOp(Warp.Operation, name="load"):
-    """A tile or row values, from `row` on, of `source[batch, head]`; those past the end are zeros."""
+    """A tile or row values, from `row` on, of `source[batch, head]`; those past the end are zeros, as are columns past the last one."""
 
     source: ext.Operand[Any]
     batch: ext.Operand[ir.IndexType]
@@ -40,7 +48,7 @@ class LoadOp(Warp.Operation, name="load"):
 
 
 class StoreOp(Warp.Operation, name="store"):
-    """A tile or row values go to `target[batch, head]`, from `row` on; those past the end do not."""
+    """A tile or row values go to `target[batch, head]`, from `row` on; those past the end do not, nor do columns past the last one."""
 
     fragment: ext.Operand[Any]
     target: ext.Operand[Any]

@@ -158,7 +158,7 @@ def test_compile() -> None:
 
 
 @pytest.mark.parametrize(("shape", "options", "message"), [
-    ((1, 1, 17, 40), {}, "rows of a multiple of 16 up to 256 elements fit swizzled tiles"),
+    ((1, 1, 17, 36), {}, "rows of a multiple of 8 up to 256 elements fit swizzled tiles"),
     ((1, 1, 17, 64), {"key_mod": lambda x, *_: x * 2}, "computes a tile of other rows"),
 ], ids=["narrow", "keys that are computed"])  # fmt: skip
 def test_what_is_not_formed_is_named(shape: tuple[int, ...], options: dict[str, Any], message: str) -> None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 import torch
+from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 
 import attn_mlir
 from attn_mlir.backends.cpu import engine
 from attn_mlir.backends.cpu.translate import to_llvm
 from attn_mlir.backends.gpu.grid import depends_on_block
-from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import load_all
 from attn_mlir.errors import ArgumentError

@@ -108,7 +108,7 @@ def test_with_a_score_mod(mask: str, choices: dict[str, Any]) -> None:
     compare(ramp((600, 900), torch.float16, 2.0, 0.02), mask, slopes, flow="flat", **choices)
 
 
-@pytest.mark.parametrize("choices", [{"align": "start"}, {"lazy_rescale": 0}, {"sums": "own"}, {"block_q": 128}], ids=str)
+@pytest.mark.parametrize("choices", [{"lazy_rescale": 0}, {"sums": "own"}, {"block_q": 128}], ids=str)
 @pytest.mark.parametrize("lengths", [(1, 300), (1000, 1000), (129, 700), (700, 129)], ids=str)
 def test_each_saving_alone(lengths: tuple[int, int], choices: dict[str, Any]) -> None:
     compare(ramp(lengths, torch.float16, 1.0, -0.11), "causal", **choices)

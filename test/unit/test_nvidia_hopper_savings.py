@@ -88,7 +88,6 @@ def test_limits_of_weights() -> None:
     [
         ("sigmoid-causal", {"lazy_rescale": 1}),
         ("retention", {"sums": "product"}),
-        ("plain-softmax", {"align": "end"}),
     ],
 )
 def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
@@ -99,7 +98,7 @@ def test_others_are_refused(name: str, choices: dict[str, int | str]) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [{"align": "start"}, {"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
+    [{"sums": "own"}, {"lazy_rescale": 0}, {"block_q": 128, "lazy_rescale": 1}],
     ids=str,
 )
 def test_savings_compile_alone(choices: dict[str, int | str]) -> None:

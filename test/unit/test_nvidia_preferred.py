@@ -106,7 +106,8 @@ MASKS: dict[str, Any] = {
         (128, rows.softmax, "", "turned", "hopper"),
         (128, rows.softmax, "", "bias and table", "hopper"),
         (80, rows.softmax, "causal", "", "warp"),
-        (72, rows.softmax, "causal", "", "hopper"),
+        (72, rows.softmax, "causal", "", "warp"),
+        (120, rows.softmax, "causal", "", "hopper"),
         (32, rows.softmax, "", "", "warp"),
     ],
 )

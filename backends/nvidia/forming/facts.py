@@ -21,6 +21,7 @@ FIELDS = (
     "named",
     "elect",
     "held",
+    "dropout",
 )
 """Names of choices that passes read in it, or in that of tiles."""
 PING_PONG = 1

@@ -11,7 +11,7 @@ from attn_mlir.backends.nvidia.forming.maps import FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
-from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, used_in, where_turned
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads, grid_of, is_rest, stored_element, used_in, where_turned
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.dialects.elements import ELEMENTS
 from attn_mlir.dialects.numbers import flag, i64
@@ -46,6 +46,7 @@ class Former:
 
     GRIDS: ClassVar[tuple[str, ...]] = ("rows", "elements")
     """Programs are blocks of rows, those of the fragments, of the tensor that `tile.kernel` names."""
+    STEP: ClassVar[int] = 8  # elements of 16 bits that TMA copies at least
 
     function: ir.Operation
     target: NvidiaTarget
@@ -160,10 +161,10 @@ class Former:
                 raise Refused(f"a load makes {made} of {type_.element_type}, as mods and wider q need them, and copies change nothing")
             if str(made) not in _MULTIPLIED:
                 raise Refused(f"matrix products take {', '.join(_MULTIPLIED)}, not {made}")
-            rings.check_columns(type_, partial=self.target.bulk_copies)
+            rings.check_columns(type_, self.target.bulk_copies, self.STEP)
             argument, _ = self._memory(source)
             name, turned = self.names[ir.BlockArgument(argument).arg_number], where_turned(op, self._reads(op), rows)
-            self.rings[source, rows] = self._ring(name, self.known[argument], [rows, type_.shape[3]], turned)
+            self.rings[source, rows] = self._ring(name, self.known[argument], [rows, rings.padded(type_.shape[3])], turned)
 
     def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
         return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
@@ -345,7 +346,7 @@ class Former:
         whole = self.packed is not None and self.packed.is_rest(target, row, count, self.block)
         if not whole and not is_rest(row, count, self.block, self._exists):
             raise Refused("a store writes fewer rows than exist of the block")
-        fragment = maps.narrowed(self._tile(tile), ir.MemRefType(target.type).element_type)
+        fragment = maps.narrowed(self._tile(tile), stored_element(tile.type, ir.MemRefType(target.type)))
         first = arith.AddIOp(self._value(row), self.first).result
         build.op("store", [fragment, self._value(target), self._value(batch), self._value(head), first])
 
@@ -372,10 +373,9 @@ class Former:
         used = self._filled_in(op)
         types = [self._where().type_of(r.type) if isinstance(r.type, ir.RankedTensorType) else r.type for r in op.results]
         branch = scf.IfOp(self._value(op.operands[0]), [*types, *[ir.IndexType.get()] * len(used)], has_else=len(op.regions[1].blocks) > 0)
-        counts = [self.counts[n] for n in used]
         for region, made in zip(op.regions, (branch.then_block, branch.else_block), strict=True):
             if made is not None:
-                self._inside(made, region.blocks[0], used, counts)
+                self._inside(made, region.blocks[0], used, [self.counts[n] for n in used])
         self._known_after(op, list(branch.results_), used)
 
     def _filled_in(self, op: ir.Operation) -> list[int]:

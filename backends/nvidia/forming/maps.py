@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.kinds import padded
 from attn_mlir.dialects.warp.layouts import INSTRUCTIONS
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import maker, walk
@@ -37,7 +38,7 @@ class FragmentMap:
         tile = ir.RankedTensorType(type_)
         if tile.rank not in (1, 2) or tile.shape[0] != self.block:
             raise Refused(f"computes a tile of other rows than the {self.block} of a block: {type_}")
-        shape = [self.rows, *(self.columns if n < 0 else n for n in tile.shape[1:])]
+        shape = [self.rows, *(self.columns if n < 0 else padded(n) for n in tile.shape[1:])]
         return build.fragment_type(self.instruction, "tile" if tile.rank == 2 else "rows", shape, tile.element_type)
 
 
@@ -106,7 +107,7 @@ def _columns(op: ir.Operation, where: FragmentMap) -> int:
     """The columns of what a map goes over: those of its tiles, of the tiles that it reads, or its static extent."""
     reads = [inner.operands[0].type for inner in walk(op) if inner.name == "tensor.extract"]
     widths = {ir.RankedTensorType(t).shape[1] for t in [*(r.type for r in op.results), *reads] if ir.RankedTensorType(t).rank == 2}
-    found = {where.columns if n < 0 else n for n in widths} or {_constant(op.operands[1]) or where.columns}
+    found = {where.columns if n < 0 else padded(n) for n in widths} or {_constant(op.operands[1]) or where.columns}
     if len(found) > 1:
         raise Refused(f"a map goes over tiles of {', '.join(map(str, sorted(found)))} columns")
     return found.pop()

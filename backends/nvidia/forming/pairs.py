@@ -33,6 +33,7 @@ class PairsFormer(Former):
     """
 
     GRIDS: ClassVar[tuple[str, ...]] = ("pairs",)
+    STEP: ClassVar[int] = 16  # sums in f32 have as many columns as exist
 
     def form(self) -> ir.Operation:
         """The kernel, before the function. Raises Refused, with what was made so far erased."""

@@ -8,13 +8,11 @@ from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.copies import TURNED
-from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
+from attn_mlir.dialects.warp.kinds import STEP, bytes_of, padded, stages_and_arrivals
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
-STEP = 16
-"""Columns that a product takes at once, of elements of 16 bits."""
 MOST_COLUMNS = 256
 WARPS = 4
 """Warps of a warpgroup, each of which gives a stage back on its own."""
@@ -69,7 +67,7 @@ class RingBuffer(SharedRing):
 def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
     """Shared memory of one stage for tiles of so many rows."""
     type_ = ir.MemRefType(source.type)
-    return _shared(name, [rows, type_.shape[3]], type_.element_type)
+    return _shared(name, [rows, padded(type_.shape[3])], type_.element_type)
 
 
 def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
@@ -84,17 +82,17 @@ def swizzle_of_row(columns: int) -> int:
     return next((size for size in (SWIZZLE, SWIZZLE // 2) if columns % size == 0), SWIZZLE // 4)
 
 
-def check_columns(type_: ir.MemRefType, partial: bool) -> None:
+def check_columns(type_: ir.MemRefType, partial: bool, step: int = STEP) -> None:
     """Raises Refused where rows do not fit swizzled tiles; `partial`: those of 16 bits may end within a swizzle atom, as TMA copies them.
 
-    The rest of it is zeros then.
+    The rest of it is zeros then. They have a multiple of `step` elements.
     """
     columns = 0 if type_.is_dynamic_dim(3) else type_.shape[3]
     if columns in (64, 128, 192, 256):
         return
     partial = partial and type_.element_type.width == 16
-    if not partial or columns % STEP or not 0 < columns <= MOST_COLUMNS:
-        which = f"a multiple of {STEP} up to {MOST_COLUMNS}" if partial else "64, 128, 192 or 256"
+    if not partial or columns % step or not 0 < columns <= MOST_COLUMNS:
+        which = f"a multiple of {step} up to {MOST_COLUMNS}" if partial else "64, 128, 192 or 256"
         raise Refused(f"rows of {which} elements fit swizzled tiles, not those of {type_}")
 
 

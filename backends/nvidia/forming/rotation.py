@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from attn_mlir.backends.nvidia.forming.dropped import before_dropout
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
@@ -164,7 +165,7 @@ def _iteration(parts: RotatedLoop, yielded: list[ir.Value], arguments: list[ir.V
     waits = parts.later.index(parts.last.wait)
     late = parts.later[waits:]
     for op in parts.sooner:
-        if parts.last.op.operands[1] in list(op.results):
+        if before_dropout(parts.last.op.operands[1]) in list(op.results):
             late = _cloned(late, before)
         made = clone_op(op, now)
         if op == parts.first.commit:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from itertools import permutations
 
 from attn_mlir.backends.gpu.scalars import dependence
-from attn_mlir.backends.gpu.structure import constant, maker, operations, widened, yielded
+from attn_mlir.backends.gpu.structure import constant, maker, widened
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import ir
@@ -167,40 +167,6 @@ def seed_words(core: Core, value: ir.Value) -> tuple[str, str]:
         return f"{name}[0]", f"{name}[1]"
     text = core.scalars.emit(value)
     return f"(unsigned)({text})", f"(unsigned)((unsigned long long)({text}) >> 32)"
-
-
-def undropped(value: ir.Value) -> ir.Value:
-    """What a scalar is but for dropout: the value that `attn.kept` chooses rather than 0, or itself."""
-    choice = maker(value)
-    chosen = maker(choice.operands[0]) if choice is not None and choice.name == "arith.select" else None
-    if choice is None or chosen is None or chosen.name != "attn.kept" or constant(choice.operands[2]) != 0.0:
-        return value
-    return choice.operands[1]
-
-
-def dropped_when_packed(op: ir.Operation) -> bool:
-    """Whether an `attn.kept` does nothing but make operands of products 0, so that it can be done when they are packed."""
-    made = zip(yielded(op.block), op.parent.results, strict=True) if op.parent is not None else []
-    found = [value for value, result in made if packed_alone(op, value, result) is not None]
-    return len(found) == len(set(found)) == len(list(op.results[0].uses)) == 1
-
-
-def besides_dropout(block: ir.Block) -> list[ir.Operation]:
-    """The ops of a map that it would have without dropout."""
-    found: set[ir.Operation] = set()
-    todo = [undropped(value) for value in yielded(block)]
-    while todo:
-        op = maker(todo.pop())
-        if op is not None and op not in found and op.block == block:
-            found.add(op)
-            todo += [undropped(operand) for operand in op.operands]
-    return [op for op in operations(block) if op in found]
-
-
-def dropout_alone(block: ir.Block) -> set[ir.Value]:
-    """What a map computes for dropout alone."""
-    others = besides_dropout(block)
-    return {result for op in operations(block) if op not in others for result in op.results}
 
 
 def packed_alone(op: ir.Operation, value: ir.Value, result: ir.Value) -> ir.Value | None:

@@ -12,13 +12,11 @@ from attn_mlir.backends.nvidia.hopper.flat_consumer import FlatConsumer
 from attn_mlir.backends.nvidia.hopper.flat_state import LAST, PARTIAL, FlatSchedule
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.stale_maximum import carried_by
 from attn_mlir.backends.nvidia.hopper.stores import Stores
 from attn_mlir.backends.nvidia.hopper.tile_scheduler import TileScheduler
-from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms, tile_bytes
+from attn_mlir.backends.nvidia.hopper.tiles import atoms, tile_bytes
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
-from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 
@@ -46,9 +44,7 @@ class Flat:
         self, core: Core, memory: SharedMemory, overlap: Overlap, programs: TileScheduler, kernel: ir.Operation, schedule: FlatSchedule
     ) -> None:
         self.core, self.memory, self.overlap, self.programs, self.kernel = core, memory, overlap, programs, kernel
-        self.schedule, self.rows = schedule, rows_of(kernel)
-        if schedule.align and not later_rows_see_more(self.rows, overlap.steps):
-            raise UnsupportedError("hopper: blocks of rows need not end with the rows where all see the same keys (align = 'end')")
+        self.schedule = schedule
         self.ops = operations(body(kernel))
         self.chain = [step.loop for step in overlap.steps]
         self.queries = [op for op in self.ops if op.name == "tile.load"]
@@ -83,7 +79,6 @@ class Flat:
         """
         core, writer, programs = self.core, self.core.writer, self.programs
         writer.all(self.memory.iterations())
-        self.cut()
         if programs.order == "tiles":
             writer.line("int program = 0;", "constexpr int programs = 1;")
         else:
@@ -125,10 +120,8 @@ class Flat:
             self.programs.decode()
             places = [[core.value(value) for value in list(op.operands)[3:0:-1]] for op in self.queries]
             copied = [core.arguments.copied_at(op.operands[0], *place) for op, place in zip(self.queries, places, strict=True)]
-            rows = self.rows if self.schedule.align else None
-            outer = ("block", "1") if rows is None else (core.value(rows.begin), core.value(rows.end))
             with writer.block("if (lane == 0)"):
-                writer.line(f"attn::store_shared_int4({message}, {outer[0]}, head, batch, {outer[1]});")
+                writer.line(f"attn::store_shared_int4({message}, block, head, batch, 1);")
                 total = sum(size for _, size in self.addresses.values())
                 # Its one arrival, after the message: who waits for the bytes sees that, too.
                 writer.line(f"attn::barrier_arrive_expect({full}, {total});")
@@ -197,14 +190,4 @@ class Flat:
 
     def consumer(self, consumer: Consumer, stores: Stores) -> None:
         """Computes."""
-        FlatConsumer(consumer, stores, self.overlap, self.ops, self.addresses, self.rows, self.schedule).print()
-
-    def cut(self) -> None:
-        """Where the rows of programs begin and end: with `align` the first block is the one that may be short."""
-        core, rows = self.core, self.rows
-        if not self.schedule.align or rows is None:
-            return
-        length = core.value(rows.length)
-        core.writer.line(f"const int shift = ({core.arguments.blocks()} * {rows.size} - {length}) / {ROWS} * {ROWS};")
-        core.scalars.bind(rows.begin, f"max(0, block * {rows.size} - shift)")
-        core.scalars.bind(rows.end, f"min((block + 1) * {rows.size} - shift, {length})")
+        FlatConsumer(consumer, stores, self.overlap, self.ops, self.addresses, self.schedule).print()

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from attn_mlir.backends.gpu.origins import printing
 from attn_mlir.backends.gpu.structure import maker, partial_sums, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
-from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.flat_state import PARTIAL, FlatState, core_columns
 from attn_mlir.backends.nvidia.hopper.products import WgmmaProducts
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, weights_of
@@ -22,9 +21,6 @@ class FlatConsumer(FlatState):
         """Prints it."""
         core, writer, overlap, consumer = self.core, self.core.writer, self.overlap, self.consumer
         consumer.maps.partial |= partial_sums(self.chain)
-        consumer.maps.ahead = overlap.bits is not None
-        if overlap.bits is not None:
-            print_seeds(core, [overlap.bits.kept])
         self.carried = self._declare()
         self._staging()
         through = all(through_tma(op.operands[1].type) for op in self.ops if op.name == "tile.store" and core_columns(op))
@@ -56,7 +52,6 @@ class FlatConsumer(FlatState):
             self._maps(overlap.general)
             consumer.products.pack(self.weights, self.packed)
             self._free_windows()
-            overlap.drop(self.packed)
         writer.line("++iteration;", "bool first = true;")
         if overlap.ping_pong:
             # Warpgroup 0 starts: nobody has its turn before, so the last one passes it on once in advance.
@@ -69,7 +64,6 @@ class FlatConsumer(FlatState):
             consumer.products.wait(0, self.accumulator)
             self._stash()
             self._finish()
-        core.seeds = {}
         self.stores.finish()
 
     def _iteration(self) -> None:
@@ -100,7 +94,6 @@ class FlatConsumer(FlatState):
         overlap.wait_windows()
         self._weights()
         self._free_windows()
-        overlap.drop(self.packed)
         if self.kept is not None:
             self.memory.free(overlap.keys, f"attn::opaque({overlap.keys.iteration})")
         writer.line("if (first && !last && round > 0) release();")

@@ -8,7 +8,6 @@ from attn_mlir.backends.gpu.structure import maker, yielded
 from attn_mlir.backends.nvidia.hopper import stale_maximum
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.overlap import Overlap
-from attn_mlir.backends.nvidia.hopper.row_intervals import RowInterval
 from attn_mlir.backends.nvidia.hopper.stale_maximum import Needed, carried_by, weights_of
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.stores import Stores
@@ -20,8 +19,6 @@ from attn_mlir.mlir import ir
 
 PROGRAM = ("block", "head", "batch", "more")
 """What the consumers are told of a program; after the last one `more` is 0."""
-ALIGNED = ("row_begin", "head", "batch", "row_end")
-"""The same with `align`; after the last program `row_end` is 0."""
 PARTIAL, LAST = 1 << 16, 1 << 17
 """What they are told of a block of keys, beside its first key and the number of its keys."""
 _ONES = {"f16": 0x3C003C00, "bf16": 0x3F803F80}
@@ -35,12 +32,11 @@ class FlatSchedule:
 
     `lazy_rescale`: whole blocks that are not the first of a program keep the old reference of their weights; a warp whose weights get too
     large computes its scores again and takes the exact step. `product`: a column of ones beside the values makes the sums of the weights.
-    `align`: blocks of rows end where the rows end. `in_registers`: queries are read into registers once for a program.
+    `in_registers`: queries are read into registers once for a program.
     """
 
     lazy_rescale: bool
     product: bool
-    align: bool
     in_registers: bool
 
     @classmethod
@@ -49,7 +45,6 @@ class FlatSchedule:
         return cls(
             bool(schedule["lazy_rescale"]),
             schedule["sums"] == "product",
-            schedule["align"] == "end",
             schedule["queries"] == "registers",
         )
 
@@ -64,23 +59,18 @@ class FlatState:
         overlap: Overlap,
         ops: list[ir.Operation],
         queries: Mapping[ir.Operation, tuple[str, int]],
-        rows: RowInterval | None,
         schedule: FlatSchedule,
     ) -> None:
         """`queries`: where their two buffers begin and the size of one."""
-        core = self.core = consumer.core
+        self.core = consumer.core
         self.memory, self.overlap, self.ops, self.addresses = overlap.memory, overlap, ops, queries
         self.consumer, self.stores = consumer, stores
         self.chain = [step.loop for step in overlap.steps]
         self.kept: Needed | None = None
         self.summed: int | None = None
-        self.rows, self.schedule = rows, schedule
+        self.schedule = schedule
         self.in_registers = schedule.in_registers
-        stores.short = schedule.align
-        self.program = ALIGNED if schedule.align else PROGRAM
-        if schedule.align and rows is not None:
-            core.scalars.bind(rows.begin, ALIGNED[0])
-            core.scalars.bind(rows.end, ALIGNED[3])
+        self.program = PROGRAM
         self.mine, self.next = "1 + warpgroup", f"1 + (warpgroup + 1) % {overlap.warpgroups}"
         self._choose(schedule)
 

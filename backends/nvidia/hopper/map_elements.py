@@ -18,7 +18,6 @@ from attn_mlir.backends.nvidia.hopper.column_bounds import (
 )
 from attn_mlir.backends.nvidia.hopper.divisors import divisors
 from attn_mlir.backends.nvidia.hopper.dropout import (
-    dropout_alone,
     kept_in,
     keys_along_columns,
     only_for_dropout,
@@ -127,12 +126,10 @@ class MapElements:
             return ""
         for value, result in zip(self.values[: self.stored], self.results, strict=False):
             weight = packed_alone(self.kept, value, result)
-            if weight is not None and self.values.count(value) == 1 and (self.maps.ahead or result not in self.maps.targets):
+            if weight is not None and self.values.count(value) == 1 and result not in self.maps.targets:
                 self.late[result] = weight
         if self.late and len(self.late) == len(list(self.kept.results[0].uses)):
             self.tested = None
-        if self.maps.ahead:
-            return ""
         ready = self.maps.ready.get(self.kept)
         return print_rows(self.core, self.kept, self.columns) if ready is None else ready
 
@@ -152,9 +149,6 @@ class MapElements:
     def _needed(self, arguments: frozenset[int]) -> list[ir.Value]:
         """`frontier`, without what only comparisons with bounds need."""
         found = [value for value in frontier(self.block, self.depends, arguments) if not only_compared(value, self.comparisons)]
-        if self.maps.ahead and self.kept is not None:
-            unneeded = dropout_alone(self.block)
-            return [value for value in found if value not in unneeded]
         return [value for value in found if not arguments or self.kept is None or not only_for_dropout(value)]
 
     def _ended(self) -> tuple[ir.Value, ColumnBound | None] | None:

@@ -17,7 +17,5 @@ class MapState:
         """Tiles with -inf in the columns that do not exist, and the number of those that do."""
         self.ready: dict[ir.Operation, str] = {}
         """The bits of dropout that were made before their map."""
-        self.ahead = False
-        """Whether other warps make them, and what is packed is dropped afterwards."""
         self.rows: dict[ir.Value, str] = {}
         """Values of rows that were read before a loop, two for each."""

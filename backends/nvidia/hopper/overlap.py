@@ -12,7 +12,6 @@ from attn_mlir.backends.gpu.structure import body, maker, operations, partial_su
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import kept_in, keys_along_columns, print_rows, print_seeds
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import LaneBits
 from attn_mlir.backends.nvidia.hopper.memory import SharedMemory
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.backends.nvidia.hopper.tiles import RegRow, RegTile
@@ -41,7 +40,6 @@ class Overlap:
         pin: bool,
     ) -> None:
         self.core, self.memory, self.steps = core, memory, steps
-        self.bits: LaneBits | None = None
         self.windows: WindowRings | None = None
         self.complete: Callable[[RegTile], None] | None = None
         """Prints what makes whole scores of a product over a part of the columns."""
@@ -138,7 +136,6 @@ class Overlap:
         last = self.steps[-1].loop
         partial = partial_sums([step.loop for step in self.steps])
         consumer.maps.partial |= partial
-        consumer.maps.ahead = self.bits is not None
         starts = list(self.steps[0].loop.operands)[3:]
         carried = [
             consumer.carry(argument, value) for argument, value in zip(list(body(self.general.loop).arguments)[1:], starts, strict=True)
@@ -186,7 +183,6 @@ class Overlap:
         self.softmax(consumer, step, None if first else accumulator)
         self.count()
         products.pack(self.weights(step), packed)
-        self.drop(packed)
         factor = core.tiles.get(step.sums.operands[1]) if step.sums.name == "tile.dot_rescale" and not first else None
         if isinstance(factor, RegRow):
             products.rescale(accumulator, factor, self.vote)
@@ -206,16 +202,11 @@ class Overlap:
         self.memory.free(self.values, self.before)
 
     def dropout(self, consumer: Consumer, step: KvStep) -> None:
-        """Makes the bits of the block while its scores are in flight, unless lanes make them once weights are packed."""
-        for op in step.rest if self.bits is None else ():
+        """Makes the bits of the block while its scores are in flight."""
+        for op in step.rest:
             kept = kept_in(body(op)) if op.name == "tile.map" else None
             if kept is not None and keys_along_columns(kept):
                 consumer.maps.ready[kept] = print_rows(self.core, kept, self.keys.rows)
-
-    def drop(self, packed: str) -> None:
-        """Makes the packed weights that are dropped 0, where lanes make the bits now."""
-        if self.bits is not None:
-            self.bits.drop(packed)
 
     def start(self, consumer: Consumer, step: KvStep, packed: str, accumulator: RegTile) -> RegTile:
         """Starts both products, when the other warpgroups are past theirs."""

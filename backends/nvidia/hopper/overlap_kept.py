@@ -49,7 +49,6 @@ class KeptOverlap(Overlap):
                 core.tiles.update(new)
                 core.tiles[step.sums.results[0]] = accumulator
                 consumer.assign(carried, yielded(step.block))
-            self.drop(packed)
             consumer.maps.ready.clear()
             self.memory.free(self.keys)
             self.free_windows()

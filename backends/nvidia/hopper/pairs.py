@@ -9,12 +9,12 @@ from contextlib import contextmanager, nullcontext
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims
+from attn_mlir.backends.nvidia.hopper.pairs_dropout import HEADER
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, check_types
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import KeySums
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_late, end_late

@@ -10,6 +10,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout
 from attn_mlir.mlir import ir
 
+HEADER = "attn_dropout.cuh"
 CHAINS = 4
 """Calls of Philox that a lane makes beside each other."""
 

@@ -12,11 +12,8 @@ from attn_mlir.backends.gpu.program import BY_PARTS, BY_ROWS
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import body, chains, operations
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
-from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import possible
 from attn_mlir.backends.nvidia.hopper.flat import fits
 from attn_mlir.backends.nvidia.hopper.gathered_rows import GATHERING
-from attn_mlir.backends.nvidia.hopper.row_intervals import later_rows_see_more, rows_of
 from attn_mlir.backends.nvidia.hopper.row_kernels import RowsKernel
 from attn_mlir.backends.nvidia.hopper.score_exchange import EXCHANGES
 from attn_mlir.backends.nvidia.hopper.stale_maximum import is_lean, keeps_reference, sum_by_product
@@ -29,7 +26,7 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 
-_USUAL: Fields = {"lazy_rescale": 0, "sums": "own", "align": "start"}
+_USUAL: Fields = {"lazy_rescale": 0, "sums": "own"}
 """What schedules have without the savings of the flat loop."""
 
 
@@ -74,9 +71,9 @@ def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         "group": _heads_together(columns, uneven),
         "consumer_registers": consumer, "producer_registers": producer, **_USUAL,
     }  # fmt: skip
-    flow, able = _flow(kernel), _abilities(kernel, keys, str(choices.get("dropout", "lanes")))
-    if find_all(kernel, "attn.kept"):
-        fields["dropout"] = able["dropout"]
+    if (dropout := choices.get("dropout", "own")) not in ("lanes", "own"):
+        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
+    flow, able = _flow(kernel), _abilities(kernel)
     fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
     if choices.get("gather") and warpgroups in GATHERING and (warpgroups == 1 or choices["gather"] == BY_ROWS):
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
@@ -98,7 +95,7 @@ def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields.update({name: value for name, value in choices.items() if name in fields or name in ("longer", narrow_windows.NARROW)})
     producers = -(-(1 + int(fields["wideners"])) // 4) if wide else 1
     check_registers(warpgroups, int(fields["consumer_registers"]), int(fields["producer_registers"]), target, producers)
-    for name, usual in (*_USUAL.items(), ("dropout", "own")):
+    for name, usual in _USUAL.items():
         if fields.get(name, usual) not in (usual, able[name]):
             possible = " or ".join(repr(value) for value in dict.fromkeys((usual, able[name])))
             raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {fields[name]!r}")
@@ -155,8 +152,6 @@ def _fitting(
             continue
         planned: Fields = {**fields, **dict(zip(("flow", "stages", "staging"), layout, strict=True))}
         planned |= {"widen": depth} if depth else {}
-        if layout[0] == "plain" and "dropout" in planned:
-            planned["dropout"] = "own"
         if layout[0] != "flat":
             # The loop inside each program can keep maxima, too. Three warpgroups do so only in the flat loop, unless asked to.
             able = {"lazy_rescale"} if layout[0] == "each" and ("lazy_rescale" in choices or fields["sums"] == "own") else set()
@@ -191,23 +186,17 @@ def _have_room(kernel: ir.Operation, keys: int, fields: Fields) -> bool:
         if step.sums.name != "tile.dot_rescale" or keys // 2 + keys // 4 + values // 2 + queries // 4 > available:
             return False
         maps = [op for op in step.rest if op.name == "tile.map"]
-        packed = fields.get("dropout", "own") != "own"
-        if any(_needs_more(op.regions[0].blocks[0], packed) for op in maps):
+        if any(_needs_more(op.regions[0].blocks[0]) for op in maps):
             return False
         scores = [op for op in maps if len(op.operands) > 1]
-        if fields["lazy_rescale"] and step.whole and any(len(_ops(body(op), packed)) > thresholds.SHORT_SCORES for op in scores):
+        if fields["lazy_rescale"] and step.whole and any(len(operations(body(op))) > thresholds.SHORT_SCORES for op in scores):
             return False
     return True
 
 
-def _ops(block: ir.Block, packed: bool) -> list[ir.Operation]:
-    """What a map computes, but for dropout if that is done when weights are packed."""
-    return [*besides_dropout(block), operations(block)[-1]] if packed else operations(block)
-
-
-def _needs_more(block: ir.Block, packed: bool) -> bool:
+def _needs_more(block: ir.Block) -> bool:
     depends = dependence(block)
-    for op in _ops(block, packed):
+    for op in operations(block):
         arguments = [operand for operand in op.operands if isinstance(operand.owner, ir.Block) and operand not in depends]
         scalars = any(value.owner.owner.operation.name == "func.func" and not isinstance(value.type, ir.ShapedType) for value in arguments)
         of_columns = any(isinstance(result.type, ir.FloatType) and depends[result] == {1} for result in op.results)
@@ -244,24 +233,14 @@ def _flow(kernel: ir.Operation) -> str:
     return "each" if any(step is not None and all(part.some is None for part in step) for step in steps) else "plain"
 
 
-def _abilities(kernel: ir.Operation, keys: int, wanted: str) -> Fields:
-    """What the flat loop can save of this kernel's work, and who makes bits of dropout: who is `wanted`, if they can."""
+def _abilities(kernel: ir.Operation) -> Fields:
+    """What the flat loop can save of this kernel's work."""
     found = chains(body(kernel))
     steps = read_chain(found[0]) if len(found) == 1 else None
-    if wanted not in ("lanes", "own"):
-        raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {wanted!r}")
-    dropout = wanted if possible(steps, keys) else "own"
     if steps is None or not fits(kernel, found[0]):
-        return _USUAL | {"dropout": dropout}
-    plain = dropout != "own" or not find_all(kernel, "attn.kept")
-    kept = plain and any(step.whole and keeps_reference(step) is not None for step in steps)
-    rows = rows_of(kernel)
-    return {
-        "dropout": dropout,
-        "lazy_rescale": int(kept),
-        "sums": "own" if sum_by_product(steps) is None else "product",
-        "align": "end" if later_rows_see_more(rows, steps) else "start",
-    }
+        return _USUAL
+    kept = any(step.whole and keeps_reference(step) is not None for step in steps)
+    return {"lazy_rescale": int(kept), "sums": "own" if sum_by_product(steps) is None else "product"}
 
 
 def _lean(kernel: ir.Operation) -> bool:

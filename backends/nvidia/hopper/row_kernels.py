@@ -5,7 +5,6 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.dropout_lanes import HEADER, LaneBits, possible
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
@@ -86,12 +85,11 @@ class RowsKernel:
                     gathered.workers(4 * self.warpgroups + 1)
             elif self.windows is not None:
                 with core.scope("else"):
-                    self.windows.workers(4 * self.warpgroups + 1, self.flat.cut if self.flat is not None else None)
+                    self.windows.workers(4 * self.warpgroups + 1)
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
-        more = [HEADER] if self.schedule.get("dropout", "own") != "own" else []
-        more += [WINDOWS_HEADER] if self.windows is not None else []
+        more = [WINDOWS_HEADER] if self.windows is not None else []
         more += [GATHER_HEADER] if gathered is not None else []
         more += [WIDEN_HEADER] if widened is not None else []
         more += [CLUSTER_HEADER] if self.exchange is not None else []
@@ -129,8 +127,6 @@ class RowsKernel:
             self.memory.widened.allocate()
         if len(self.overlaps) == 1 and len(chains(body(self.kernel))) == 1:
             next(iter(self.overlaps.values())).share_iteration()
-        if self.schedule.get("dropout", "own") != "own":
-            self._bits()
         self._windows()
         if self.schedule["flow"] == "flat":
             (overlap,) = self.overlaps.values()
@@ -153,16 +149,6 @@ class RowsKernel:
                 overlap.exchange, overlap.early = self.exchange, self.schedule["ahead"] == 2
             else:
                 overlap.complete = self.exchange.add
-
-    def _bits(self) -> None:
-        """Lets lanes make bits of dropout once weights are packed. Raises UnsupportedError where weights are not dropped then."""
-        overlaps = list(self.overlaps.values())
-        if len(overlaps) != 1 or len(chains(body(self.kernel))) != 1 or not possible(overlaps[0].steps, overlaps[0].keys.rows):
-            raise UnsupportedError("hopper: weights of this loop are not dropped when they are packed (dropout = 'lanes')")
-        (overlap,) = overlaps
-        size = (ROWS * self.warpgroups, overlap.keys.rows)
-        columns = self.core.columns(overlap.general.scores.operands[0].type)
-        overlap.bits = LaneBits(self.core, self.memory.layout, overlap.general, size, columns)
 
     def _windows(self) -> None:
         """Where maps read windows of captured tensors: who brings them. Raises UnsupportedError where nobody can."""

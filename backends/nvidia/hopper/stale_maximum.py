@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.structure import body, constant, is_row, maker, operations, widened, yielded
-from attn_mlir.backends.nvidia.hopper.dropout import besides_dropout, undropped
 from attn_mlir.backends.nvidia.hopper.steps import KvStep
 from attn_mlir.dialects.regions import element_of
 from attn_mlir.mlir import ir
@@ -55,15 +54,14 @@ def keeps_reference(step: KvStep) -> Needed | None:
     """What is needed when the carried maximum stays; None where that is not known to be right.
 
     It is where a maximum is marked by `gpu-lazy-rescale`, weights are exponentials (never negative), accumulators keep their factor, and
-    every sum is one of these weights, so that the weights that are packed tell whether anything overflows; with dropout they must be packed
-    before they are dropped (`dropout_ahead`).
+    every sum is one of these weights, so that the weights that are packed tell whether anything overflows. With dropout they do not.
     """
     folded = _Folded(step)
     if not folded.references or step.sums.name != "tile.dot_rescale" or folded.of_tile(step.sums.operands[1]) != 1.0:
         return None
     weights = weights_of(step)
     made = maker(weights)
-    weight = undropped(widened(element_of(weights))) if made is not None else None
+    weight = widened(element_of(weights)) if made is not None else None
     source = maker(weight) if weight is not None else None
     if source is None or source.name not in ("math.exp", "math.exp2"):
         return None
@@ -82,7 +80,7 @@ def is_lean(step: KvStep, needed: Needed) -> bool:
     """Whether one map makes the weights of the scores, without positions and captured tensors."""
     maps = [op for op in step.rest if op.name == "tile.map" and len(list(op.operands)) > 1]
     maps = [op for op in maps if any(result in needed.results for result in op.results)]
-    inner = [scalar for op in maps for scalar in besides_dropout(body(op))]
+    inner = [scalar for op in maps for scalar in operations(body(op))]
     places = {argument for op in maps for argument in body(op).arguments}
     used = any(operand in places for scalar in inner if scalar.name != "tensor.extract" for operand in scalar.operands)
     return len(maps) == 1 and not used and all(scalar.name != "memref.load" for scalar in inner)

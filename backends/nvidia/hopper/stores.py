@@ -26,8 +26,6 @@ class Stores:
         self.thread = "threadIdx.x"
         self.fresh = False
         """Whether the staging memory is free at the first store of a program."""
-        self.short = False
-        """Whether a block of rows may end before rows that belong to another."""
 
     def reserve(self, columns: int) -> None:
         """Makes room for tiles of so many columns."""
@@ -106,7 +104,7 @@ class Stores:
                 writer.line(f"attn::store_matrices({address}, {', '.join([*words, '0', '0'])});")
             # TMA stores what all warps have written to shared memory.
             writer.line("attn::fence_proxy_async();", threads)
-            exists = f" && warpgroup * {ROWS} < {count}" if self.short or of_one_query(op) else ""
+            exists = f" && warpgroup * {ROWS} < {count}" if of_one_query(op) else ""
             with writer.block(f"if ({self.thread} % 128 == 0{exists})"):
                 for atom in range(atoms(tile.columns)):
                     address = f"staging + {atom * atom_bytes}" if atom else "staging"

@@ -4,7 +4,6 @@ The warp that loads tells where a block of keys is; so the other warps need not 
 a ring of its own, as they read their windows at different times. Bands are a number for each diagonal.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.arguments import c_type
@@ -202,11 +201,9 @@ class WindowRings:
 
     # ---- the warps that load them
 
-    def workers(self, first_warp: int, before: Callable[[], None] | None) -> None:
-        """Their loop; `before` prints what places are made of. Warp `first_warp` of the kernel is the first of them."""
+    def workers(self, first_warp: int) -> None:
+        """Their loop. Warp `first_warp` of the kernel is the first of them."""
         core, writer = self.core, self.core.writer
-        if before is not None:
-            before()
         with core.scope("for (uint32_t iteration = 0;; ++iteration)"):
             # The producer has left a message.
             writer.line(f"attn::barrier_wait({self.at('kToldFull', 8, 'iteration')}, {self.parity('iteration')});")

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.layouts import fragment
@@ -11,6 +12,10 @@ from attn_mlir.passes.regions import clone_op, find_all, maker
 
 _SIGNED = {2: (0, True), 3: (0, False), 4: (1, True), 5: (1, False)}
 """Of signed predicates of `arith.cmpi`: which side is the lower one, and whether they must differ."""
+_EXCHANGED = {2: 4, 4: 2, 3: 5, 5: 3}
+"""Of these, the one for exchanged sides."""
+_QUOTIENTS = {0: [(False, False), (True, True)], 2: [(True, False)], 3: [(True, True)], 4: [(False, True)], 5: [(False, False)]}
+"""What x / c == q, < q, <= q, > q and >= q say of x: whether it is below, else not below, and whether q c + c, else q c."""
 
 
 @dataclass(frozen=True)
@@ -18,6 +23,8 @@ class BoundColumns(Pass):
     """In maps over tiles, comparisons that hold up to some column of a row, as `q_idx >= kv_idx` of a causal mask, become one: a map over
     row values computes how many columns that are (`i32`), and each element compares its column with it. So do those that hold from a column
     on, as the other side of a sliding window, with the first such column.
+
+    A quotient of a column and a constant is compared as the column: x / c == q where q c <= x < q c + c, as of chunks of keys.
 
     A comparison may be one side of `arith.ori` whose other side is the same for all columns: the bound is past the end where that holds.
     Others stay, as do those of maps where no bound depends on the row. Without such a comparison the kernel stays as it is, with the reason
@@ -62,6 +69,7 @@ def _change(map_: ir.Operation) -> None:
     row, column = block.arguments
     tile = next((f for r in map_.results if (f := fragment(r.type)) is not None and f.form == "tile"), None)
     instruction = tile.instruction if tile is not None else fragment(map_.results[0].type).instruction  # type: ignore[union-attr]
+    _multiply_out(block, column)
     by_row, by_column = _reached(block, row), _reached(block, column)
     groups: list[list[_Bound]] = []
     for top in _tops(block):
@@ -90,6 +98,29 @@ def _change(map_: ir.Operation) -> None:
             inside = arith.CmpIOp(predicate, own, read).result
         for each in group:
             each.op.results[0].replace_all_uses_with(inside)
+
+
+def _multiply_out(block: ir.Block, column: ir.Value) -> None:
+    """Compares what depends on the column itself, instead of its quotient by a constant, rounded down, with others."""
+    by_column = _reached(block, column)
+    for compare in [view.operation for view in block.operations if view.operation.name == "arith.cmpi"]:
+        predicate, sides = ir.IntegerAttr(compare.attributes["predicate"]).value, list(compare.operands)
+        if sides[0] not in by_column:
+            predicate, sides = _EXCHANGED.get(predicate, predicate), sides[::-1]
+        quotient = maker(sides[0], "arith.floordivsi")
+        size = constant(quotient.operands[1]) if quotient is not None else None
+        if quotient is None or not isinstance(size, int) or size < 1 or sides[1] in by_column or predicate not in _QUOTIENTS:
+            continue
+        with compare.location, ir.InsertionPoint(compare):
+            first = arith.MulIOp(sides[1], build.index(size)).result
+            ends = {True: arith.AddIOp(first, build.index(size)).result, False: first}
+            made = [
+                arith.CmpIOp(arith.CmpIPredicate.slt if below else arith.CmpIPredicate.sge, quotient.operands[0], ends[next_]).result
+                for below, next_ in _QUOTIENTS[predicate]
+            ]
+            both = made[0] if len(made) == 1 else arith.AndIOp(*made).result
+        compare.results[0].replace_all_uses_with(both)
+        compare.erase()
 
 
 def _tops(block: ir.Block) -> list[ir.Value]:

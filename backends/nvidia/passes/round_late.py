@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.nvidia.forming import maps
+from attn_mlir.backends.nvidia.forming.dropped import before_dropout
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.warp.kinds import settled
@@ -68,7 +69,7 @@ def _in_loop(op: ir.Operation) -> bool:
 
 def _change(product: ir.Operation) -> None:
     """Splits what makes the first factor of a product. Raises Refused, with nothing changed."""
-    factor = product.operands[1]
+    factor = before_dropout(product.operands[1])
     made = maker(factor, "warp.map", "scf.if")
     if made is None or made.block != product.block:
         raise Refused("no map of the loop makes the first factor")

@@ -14,7 +14,7 @@ from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = (
-    *("warp.map", "warp.reduce", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.columns", "warp.yield"),
+    *("warp.map", "warp.reduce", "warp.drop", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.columns", "warp.yield"),
     *("warp.block_id", "warp.block_count"),
 )
 

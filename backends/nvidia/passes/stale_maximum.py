@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
+from attn_mlir.backends.nvidia.forming.dropped import before_dropout
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.maps import narrowed
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
@@ -74,16 +75,19 @@ class _Step:
         self.unit = [self.second, *_arrivals(ops, self.second)]
         # A step that is taken again reads windows of captured tensors again: they are held until then.
         self.frees += [op for op in ops[ops.index(self.first) + 1 : -1] if op.name == "warp.arrive" and op not in (*self.frees, *self.unit)]
-        self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in self.frees and op not in self.unit]
+        self.weights, self.parts = self.carried.index(self.sums.operands[1]), list[ir.Value]()
+        self.yielded = list(self.last.operands)
+        self.dropped = maker(self.yielded[self.weights], "warp.drop")
+        self.yielded[self.weights] = before_dropout(self.yielded[self.weights])
+        others = [*self.frees, *self.unit, *([] if self.dropped is None else [self.dropped])]
+        self.rest = [op for op in ops[ops.index(self.first) + 1 : -1] if op not in others]
         inner = [each for op in self.rest for each in (op, *walk(op))]
         others = {op.name for op in inner if not op.name.startswith(("arith.", "math.", "tensor.", "memref.load"))}
         others -= {"warp.map", "warp.reduce", "warp.yield", "scf.if", "scf.yield"}
         if others:
             raise Refused(f"a step also does {', '.join(sorted(others))}")
         self.inside = set(inner)
-        self.yielded = list(self.last.operands)
         self.changed = [n for n, v in enumerate(self.yielded) if not isinstance(v.owner, ir.Block) and v.owner.operation in self.inside]
-        self.weights, self.parts = self.carried.index(self.sums.operands[1]), list[ir.Value]()
         if self.weights not in self.changed:
             raise Refused("a step makes no weights")
         self._choose()
@@ -100,12 +104,17 @@ class _Step:
                 at = order.index(self.weights)
                 tried[at] = narrowed(tried[at], ir.RankedTensorType(self.yielded[self.weights].type).element_type)
             results = self._redone(order, tried, limit, parts)
-        for n, value in zip(order, results, strict=True):
-            self.last.operands[n] = value
         for op in self.frees:
             op.move_before(self.last)
+        for n, value in zip(order, results, strict=True):
+            if self.dropped is not None and n == self.weights:
+                self.dropped.operands[0] = value
+                self.dropped.move_before(self.last)
+            else:
+                self.last.operands[n] = value
         for op in reversed(self.rest):
-            op.erase()
+            if not any(list(result.uses) for result in op.results):
+                op.erase()
 
     # ---- what there is
 
@@ -148,7 +157,7 @@ class _Step:
         if any(kind != "sum" or stale.scalar_of(value) != exact for value, kind in reduced):
             raise Refused("a step reduces something else than its weights")
         sums = ir.RankedTensorType(self.second.results[0].type)
-        self.wide = frozenset(weights if sums.shape[1] >= _LATE else ())
+        self.wide = frozenset(weights if sums.shape[1] >= _LATE and self.dropped is None else ())
         type_ = ir.RankedTensorType(self.yielded[self.weights].type).element_type
         if str(type_) not in _LIMITS:
             raise Refused(f"weights of {type_} have no limit")

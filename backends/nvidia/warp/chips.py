@@ -1,7 +1,19 @@
 """The tables of rules, one for each chip."""
 
 from attn_mlir.backends.nvidia.forming.facts import target_of
-from attn_mlir.backends.nvidia.warp import barriers, columns, copies, fragments, memory, products, rows, scalars, structure, windows
+from attn_mlir.backends.nvidia.warp import (
+    barriers,
+    columns,
+    copies,
+    dropout,
+    fragments,
+    memory,
+    products,
+    rows,
+    scalars,
+    structure,
+    windows,
+)
 from attn_mlir.backends.nvidia.warp.printer import Rule
 from attn_mlir.mlir import ir
 
@@ -14,12 +26,13 @@ RULES: dict[str, Rule] = {
     **products.RULES,
     **fragments.RULES,
     **columns.RULES,
+    **dropout.RULES,
     **rows.RULES,
     **windows.RULES,
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async fence_async make_rows mbarrier "
+        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async drop fence_async make_rows mbarrier "
         "mma_async mma_begin mma_commit mma_wait registers store_async store_commit store_wait wait"
     ).split()
 )  # fmt: skip

@@ -9,11 +9,12 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
 from attn_mlir.backends.nvidia.forming.chunk_rows import rows_and_state
 from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
-from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen
+from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen, said
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
 from attn_mlir.backends.nvidia.passes.claim_sums import ClaimSums
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
+from attn_mlir.backends.nvidia.passes.share_dropout import ShareDropout
 from attn_mlir.backends.nvidia.passes.stage_windows import StageWindows
 from attn_mlir.backends.nvidia.target import HOPPER, NvidiaTarget
 from attn_mlir.backends.nvidia.turned_ahead import TURNED_FROM
@@ -152,6 +153,13 @@ def check_claims(kernel: ir.Operation) -> None:
         raise Refused(f"no thread block stores the first sums over keys: {why}")
 
 
+def check_dropout(kernel: ir.Operation) -> None:
+    """Raises Refused where lanes were to share bits of dropout, and each makes its own ones: the kernel would be right, and slow."""
+    why = reasons(kernel).get(ShareDropout.name, "")
+    if why and said(kernel, "dropout", "") == "lanes":
+        raise Refused(f"lanes share no bits of dropout: {why}")
+
+
 def check_windows(kernel: ir.Operation) -> None:
     """Raises Refused where windows were asked for and none are made: the kernel would be right, and slow."""
     why = reasons(kernel).get(StageWindows.name, "")
@@ -172,6 +180,7 @@ def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
         _module, made = formed(function)
         check_draws(made)
         check_windows(made)
+        check_dropout(made)
         code = kernel_code(made, rules_for(made))
         if len(_printed) == _MOST:
             del _printed[next(iter(_printed))]
@@ -190,6 +199,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
         _module, made = formed(kernel)
         check_draws(made)
         check_windows(made)
+        check_dropout(made)
     except Refused as reason:
         name = ir.StringAttr(kernel.attributes["sym_name"]).value
         raise UnsupportedError(f"warp: no scheduled kernel is made of @{name}: {reason}") from None

@@ -18,6 +18,8 @@ def _kinds(words: dict[tuple[int, int, int, int], str]) -> Kinds:
     return frozenset((each, *sizes) for sizes, listed in words.items() for each in listed.split(", "))
 
 
+UNPADDED: Annotated[frozenset[int], _LATER] = frozenset({8, 88, 104, 120})
+"""Columns of no multiple of 16 that do not stand for those of the next one: some shape had 0.95 to 0.98; 8 were not measured."""
 WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "capped masked, softmax biases32, softmax biases32 masked, softmax biases16, softmax biases16 masked",
     (160, 160, 128, 80): "softmax, capped",
@@ -26,6 +28,11 @@ WARP_LAZY: Annotated[Kinds, _BOTH] = _kinds({
     (256, 256, 128, 64): "softmax, softmax masked, softmax window masked, capped, capped masked",
 })  # fmt: skip
 """Those of the next ones that keep the maxima of rows, though the Hopper emitter has no registers for it: 0.99 to 1.20."""
+WARP_ALIGNED: Annotated[Kinds, Provenance("2026-11-22", "H200", "docs/notes/hopper-tried.md, Narrow heads")] = _kinds({
+    (columns, columns, 192, 128): "softmax masked, softmax window masked, "
+                                 "softmax offset masked, softmax divided masked" for columns in (16, 32, 48, 64)
+})  # fmt: skip
+"""Those whose short block of rows is the first one where it sees the fewest keys: 1.01 at 16384 keys, 1.05 to 1.11 at 1024."""
 WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 192, 128): "plain passes, softmax keys, softmax exact keys, softmax exact biases32 masked, "
                         "softmax exact biases16 masked, softmax numbers places masked, capped exact masked",
@@ -38,7 +45,8 @@ WARP_APART: Annotated[Kinds, _BOTH] = _kinds({
 """Those whose loops over whole blocks and over the last one stay apart: 0.99 to 1.23, joined 0.90 to 1.20."""
 WARP_LATER: Annotated[Kinds, _LATER] = _kinds({
     (16, 16, 192, 128): "softmax masked, softmax window masked", (96, 96, 128, 128): "softmax numbers places masked",
-    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked",
+    (64, 64, 192, 128): "softmax numbers places masked, absolute masked, capped exact, capped exact masked, softmax offset masked, "
+                        "softmax divided masked",
     (128, 128, 128, 128): "softmax exact numbers places masked, softmax exact documents masked, passes exact, capped exact, "
                           "rectified masked",
 })  # fmt: skip
@@ -65,6 +73,17 @@ WARP_ROWS: Annotated[Kinds, _BOTH] = WARP_LAZY | WARP_APART | WARP_LATER | _kind
     (128, 128, 128, 64): "softmax tangent, softmax tangent masked",
 })  # fmt: skip
 """Forward passes and tangents that the `warp` dialect makes: 0.98 to 1.40 of the Hopper emitter's speed; others: the notes' table."""
+_SHARED = Provenance("2026-11-28", "H200", "docs/notes/dropout-h100.md")
+_DROPPED = "softmax, softmax masked, softmax window masked, softmax exact, softmax exact masked, softmax exact window masked"
+WARP_DROPPED: Annotated[Kinds, _SHARED] = _kinds({
+    **{(n, n, 192, 128): _DROPPED for n in (16, 32, 48, 64)}, **{(n, n, 128, 128): _DROPPED for n in (80, 96, 112, 128)},
+})  # fmt: skip
+"""Forward passes with dropout whose bits the lanes of a warp share (`warp-share-dropout`): 0.99 to 1.22 with 32, 64, 96, 128 columns."""
+WARP_DROPPED_JOINED: Annotated[Kinds, _SHARED] = _kinds({
+    **{(n, n, 192, 128): "softmax window masked, softmax exact window masked" for n in (16, 32, 48, 64)},
+    (128, 128, 128, 128): "softmax masked",
+})  # fmt: skip
+"""Of these, those whose loops over whole blocks and over others are joined: 0.99 to 1.22, apart 0.90 to 1.17."""
 WARP_LONG: Annotated[Kinds, _BOTH] = frozenset({("softmax", 128, 128, 128, 128), ("softmax exact", 128, 128, 128, 128)})
 """Those that are faster than the Hopper emitter's blocks of 192 keys below:"""
 WARP_LONGER: Annotated[int, _BOTH] = 49152
@@ -87,6 +106,10 @@ out: all keys of 64 columns (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
 WARP_ADDED: Annotated[Kinds, _LATER] = _kinds({(128, 128, 128, 64): "sigmoid masked, capped masked, rectified masked, softmax keys"})
 """Of those, what makes dq an iteration late, has warps that only add, and stores first sums where the Hopper emitter does: sigmoid 0.99 to
 1.04, softcap 0.99 to 1.02, normalised relu 1.02 to 1.06, a number of each key 0.98 to 1.00 of its speed."""
+HOPPER_FEW: Annotated[Kinds, Provenance("2026-11-28", "H200", "docs/notes/backward-claims.md")] = _kinds({
+    (64, 64, 128, 64): "softmax masked", (128, 128, 128, 64): "softmax masked",
+})  # fmt: skip
+"""Of these, those that stay with the Hopper emitter for few keys, whose first sums are stored: 1.07 times as fast at S 1024."""
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")
 _FOUR = "softmax, softmax masked, softmax exact, softmax exact masked"
 _MORE = "softmax window masked, softmax exact window masked, softmax keys, softmax exact keys, capped, capped exact, quotient"

@@ -38,7 +38,7 @@ class Numbers(IntegerRanges):
         match owner.name:
             case "warp.role":
                 return _WARPGROUPS
-            case "warp.map":
+            case "warp.map" | "warp.drop":
                 return _COLUMNS
             case "scf.for" if argument.arg_number == 0 and maker(owner.operands[0], "warp.block_id") is not None:
                 return COUNTS

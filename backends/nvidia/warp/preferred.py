@@ -2,6 +2,7 @@
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import CHOICES, Fields
+from attn_mlir.backends.gpu.grid import depends_on_block
 from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
@@ -12,6 +13,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
 from attn_mlir.backends.nvidia.warp import families
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
+from attn_mlir.dialects.warp.kinds import padded
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
@@ -47,8 +49,6 @@ _LATE = "late"
 """Sums over keys of the Hopper emitter's schedules for 128 columns."""
 _OF_CLAIMS = (CLAIMS, "semaphore_over", "semaphore_rows", "semaphore_parts")
 """Fields of sums that the first thread block stores, and of their counters."""
-_CLAIMED = "softmax masked"
-"""What stays with the Hopper emitter for few keys, 1.07 times as fast at S 1024 (docs/notes/backward-claims.md): no other was measured."""
 _SAME = 1
 """Predicates of `arith.cmpi` up to this one: equal, other."""
 _WEIGHTS = {1: "softmax", 2: "capped"}
@@ -66,36 +66,30 @@ _READ = frozenset(
 def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower.
 
-    Where somebody chose something that passes do not read, or an emitter, it stays as it is.
+    Where somebody chose something that passes do not read, or an emitter, it stays as it is. Raises UnsupportedError where lanes were asked
+    to share bits of dropout, and no kernel does so.
     """
-    asked = {name for name in attributes.read(kernel, CHOICES) if not name.startswith(attributes.LAUNCH)}
-    if fields.get("emitter") != "hopper" or asked - _READ:
-        return fields
+    choices = attributes.read(kernel, CHOICES)
+    asked = {name for name in choices if not name.startswith(attributes.LAUNCH)}
+    dropout = str(choices.get("dropout", "")) if attributes.grid_kind(kernel) == "rows" and drops(kernel) else ""
+    made = fields
+    if fields.get("emitter") == "hopper" and not asked - _READ and dropout != "own":
+        made = _made(kernel, fields, asked)
+    if dropout == "lanes" and made.get("dropout") != "lanes":
+        raise UnsupportedError("in a schedule of this program dropout can be 'own', not 'lanes'")
+    return made
+
+
+def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
+    """The schedule of the passes' kernel where that was measured and can be formed, else the one that there is."""
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
         return fields
     if fields.get(CLAIMS) and "longer" in fields:  # calls of few keys
-        if key[:1] == (_CLAIMED,):
+        if key in families.HOPPER_FEW:
             return fields
         fields = {name: value for name, value in fields.items() if name != "longer"}
-    kept = {name: value for name, value in fields.items() if name in _READ - {CLAIMS} or name.startswith(attributes.LAUNCH)}
-    added = key in families.WARP_ADDED and not _is_packed(kernel)
-    if added:
-        kept |= {**thresholds.ADDED_BACKWARD, **({name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {})}
-    elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
-        del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes
-    if "longer" in kept and key in families.WARP_LONG:
-        kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
-    if key in families.WARP_LAZY and "lazy_rescale" not in asked:
-        kept["lazy_rescale"] = 1
-    told = attributes.grid_kind(kernel) == "rows" if _is_packed(kernel) else key in families.WARP_TOLD | families.WARP_LATER
-    if told and "tell" not in asked:
-        kept["tell"] = 1
-    if key in families.WARP_LATER and "tile_stages" not in asked and not _is_packed(kernel):
-        kept["tile_stages"] = 2
-    if key in families.WARP_APART and "join" not in asked and not _is_packed(kernel):
-        kept["join"] = 0
-    made: Fields = {**kept, "emitter": "warp"}
+    made: Fields = {**_chosen(kernel, fields, asked, key), "emitter": "warp"}
     try:
         print_ahead(kernel, made)
     except (Refused, UnsupportedError):
@@ -103,11 +97,35 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     return made
 
 
+def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[str | int, ...]) -> Fields:
+    """What the passes are told of a schedule, and what was measured to be best."""
+    dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
+    read = _READ - {CLAIMS} - (frozenset() if dropped else {"dropout"})
+    kept = {name: value for name, value in fields.items() if name in read or name.startswith(attributes.LAUNCH)}
+    if key in families.WARP_ADDED and dense:
+        kept |= {**thresholds.ADDED_BACKWARD, **({name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {})}
+    elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
+        del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes
+    if "longer" in kept and key in families.WARP_LONG:
+        kept["longer"] = max(int(kept["longer"]), families.WARP_LONGER)
+    told = key in families.WARP_TOLD | families.WARP_LATER | (families.WARP_DROPPED if dropped else frozenset())
+    wanted = {
+        "lazy_rescale": 1 if key in families.WARP_LAZY or dropped else None,
+        "tell": 1 if (told if dense else attributes.grid_kind(kernel) == "rows") else None,
+        "tile_stages": 2 if dense and key in families.WARP_LATER else None,
+        "join": 0 if dense and (key not in families.WARP_DROPPED_JOINED if dropped else key in families.WARP_APART) else None,
+        "align": "end" if dense and _ends_with_rows(kernel, key) else None,
+        "dropout": "lanes" if dropped else None,
+    }
+    return {**kept, **{name: value for name, value in wanted.items() if value is not None and name not in asked}}
+
+
 def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...]) -> bool:
     """Whether such a kernel was measured, and was no slower."""
-    known = families.WARP_ROWS if attributes.grid_kind(kernel) == "rows" else families.WARP_PAIRS
-    packed, windows = _is_packed(kernel), "windows" in fields
-    known = families.WARP_PACKED if packed else known
+    rows, packed, windows = attributes.grid_kind(kernel) == "rows", _is_packed(kernel), "windows" in fields
+    known = families.WARP_PACKED if packed else families.WARP_ROWS if rows else families.WARP_PAIRS
+    if rows and drops(kernel):
+        known = known & families.WARP_DROPPED if packed else families.WARP_DROPPED
     apart = packed if windows else any("biases" in str(word) for word in key)
     return not fields.get("deterministic") and not apart and key in known
 
@@ -122,32 +140,47 @@ def _key(kernel: ir.Operation) -> tuple[str | int, ...]:
     grid = attributes.grid_kind(kernel)
     words = _words_of_rows(kernel, facts, maps) if grid == "rows" else _words_of_pairs(kernel, facts, maps) if grid == "pairs" else None
     sizes = (ir.IntegerAttr(facts[name]).value for name in ("block_q", "block_kv"))
-    return () if words is None else (words, shapes[0].shape[-1], shapes[-1].shape[-1], *sizes)
+    columns = (n if n in families.UNPADDED else padded(n) for n in (shapes[0].shape[-1], shapes[-1].shape[-1]))
+    return () if words is None else (words, *columns, *sizes)
+
+
+def _ends_with_rows(kernel: ir.Operation, key: tuple[str | int, ...]) -> bool:
+    """Whether the block of rows that is short should be the first one: where the last key that a block sees depends on its rows."""
+    loops = [loop for loop in find_all(kernel, "scf.for") if find_all(loop, "tile.dot")]
+    return key in families.WARP_ALIGNED and bool(loops) and depends_on_block(loops[-1].operands[1])
+
+
+def drops(kernel: ir.Operation) -> bool:
+    """Whether it has dropout."""
+    return bool(find_all(kernel, "attn.kept"))
 
 
 def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: list[ir.Operation]) -> str | None:
     """What weights of a forward pass or a tangent are; None for kernels of a kind that none was measured of.
 
-    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "documents":
-    blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are several over the keys. What is read of
-    captured tensors: `_captured`. Queries of packed sequences are rows of views.
+    "exact": no other number may stand for a row's maximum; "window": masks have two sides, each of which may have no limit; "offset": a
+    mask has a captured number; "documents": blocks of keys are looked for; "tangent": there are two products of scores; "passes": there are
+    several over the keys. What is read of captured tensors: `_captured`. Queries of packed sequences are rows of views.
     """
     steps = list(dict.fromkeys(op.block for op in find_all(kernel, "tile.dot")))
-    numbers = sum(isinstance(argument.type, ir.IndexType) for argument in kernel.regions[0].blocks[0].arguments)
+    numbers = sum(isinstance(a.type, ir.IndexType) and not _of_dropout(a) for a in kernel.regions[0].blocks[0].arguments)
     window, documents = numbers == 2 and any(find_all(map_, "arith.ori") for map_ in maps), bool(find_all(kernel, "attn.range"))
     captured, known = _captured(kernel, maps, documents), _ROWS | (_DOCUMENTS if documents else set())
     known |= _WIDENED if "biases16" in (captured or ()) else set()
+    known |= {"attn.kept"} if drops(kernel) else set()
+    divided = any(find_all(map_, "arith.floordivsi") for map_ in maps)
+    known |= {"arith.floordivsi"} if divided else set()
     if (
         set(facts) - {"block_q", "block_kv", "grid"} - _PACKED
         or not _has_views(facts)
         or not all(op == kernel or op.name in known for op in walk(kernel))
         or not steps
-        or (numbers and not window)
+        or (numbers > 1 and not window)
         or captured is None
     ):
         return None
     products = {sum(op.block == step for op in find_all(kernel, "tile.dot")) for step in steps}
-    passes = len(steps) > _STEPS + (window or documents)
+    passes = len(steps) > _STEPS + (window or documents or divided)
     counts = {sum(op.name in _EXPONENTIALS for map_ in maps if map_.block == step for op in walk(map_)) for step in steps}
     kinds = [{kind for map_ in maps if map_.block == step for kind in map_.opview.kinds()} for step in steps]
     maxima = {"max" in each for each in kinds}
@@ -156,7 +189,15 @@ def _words_of_rows(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: l
     count, has_maximum = max(counts), any(maxima)
     weight = _PASSES.get(count) if passes else _WEIGHTS.get(count) if has_maximum else _weight(kernel, maps, count)
     exact = has_maximum and not any(FREE in op.attributes for op in find_all(kernel, "arith.maximumf"))
-    words = [weight, "exact" if exact else "", *captured, "documents" if documents else "", "window" if window else ""]
+    words = [
+        weight,
+        "exact" if exact else "",
+        *captured,
+        "offset" if numbers == 1 else "",
+        "divided" if divided else "",
+        "documents" if documents else "",
+        "window" if window else "",
+    ]
     words += ["tangent" if max(products) == 2 else "", "masked" if _is_masked(maps) else ""]
     return None if weight is None else " ".join(word for word in words if word)
 
@@ -175,7 +216,7 @@ def _captured(kernel: ir.Operation, maps: list[ir.Operation], documents: bool) -
 
     "places": scores are made of positions. None for others. Of `documents`, masks may read integers of queries and keys.
     """
-    reads = [read for read in find_all(kernel, "memref.load") if not reads_work(read)]
+    reads = [read for read in find_all(kernel, "memref.load") if not reads_work(read) and not _of_dropout(read.results[0])]
     found = {_read_at(read) for read in reads if not documents or isinstance(read.results[0].type, ir.FloatType)}
     places = any(find_all(map_, "arith.sitofp") for map_ in maps)
     if "lengths" in found and any(find_all(map_, "arith.andi", "arith.ori") for map_ in maps):
@@ -209,6 +250,13 @@ def _places(read: ir.Operation) -> set[frozenset[int]]:
         return {_PAIR}
     depends = dependence(read.block)
     return {depends.get(index, frozenset()) for index in list(read.operands)[1:]}
+
+
+def _of_dropout(value: ir.Value) -> bool:
+    """Whether nothing but dropout uses a number."""
+    users = [use.owner.operation for use in value.uses]
+    cast = all(op.name == "arith.index_cast" and _of_dropout(op.results[0]) for op in users)
+    return bool(users) and (cast or all(op.name == "attn.kept" for op in users))
 
 
 def _growth(value: ir.Value, argument: ir.Value) -> int | None:

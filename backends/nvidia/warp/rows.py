@@ -39,7 +39,10 @@ def _at(printer: WarpPrinter, tile: Fragment, memory: ir.Value, head: list[str])
 def _inside(printer: WarpPrinter, tile: Fragment, memory: ir.Value) -> str:
     """Whether an element exists, and this thread is the one that writes it."""
     own = "" if tile.form == "tile" else f"lane % {tile.layout.parts} == 0 && "
-    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if ir.MemRefType(memory.type).rank == 5 else 2)}"
+    type_ = ir.MemRefType(memory.type)
+    if tile.form == "tile" and type_.shape[-1] < tile.shape[1]:
+        own = f"{place(tile, 'r', 'column')} < {type_.shape[-1]} && "
+    return f"{own}at >= 0 && at < {printer.arguments.size(memory, 3 if type_.rank == 5 else 2)}"
 
 
 def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:

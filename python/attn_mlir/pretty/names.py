@@ -83,7 +83,7 @@ def arguments_of(op: ir.Operation, block: ir.Block) -> list[str]:
     count = len(block.arguments)
     if op.name.endswith(".func") and block == op.regions[0].blocks[0]:
         return _of_function(block)
-    if op.name in ("tile.map", "warp.map", "tile.band", "tile.add_band"):
+    if op.name in ("tile.map", "warp.map", "warp.drop", "tile.band", "tile.add_band"):
         return list(_ELEMENT[:count])
     signature = _SIGNATURE.search(type(op.opview).__doc__ or "")
     names = [name.replace(" ", "_") for name in signature[1].split(", ")] if signature else []

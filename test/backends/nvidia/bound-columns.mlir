@@ -148,3 +148,42 @@
     "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
   }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!tile = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// A chunk of keys is an interval of them: no element divides.
+// CHECK: "warp.map"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index):
+// CHECK: %[[CHUNK:.*]] = arith.floordivsi %{{.*}}, %[[SIZE:.*]] : index
+// CHECK: %[[FIRST:.*]] = arith.muli %[[CHUNK]], %[[SIZE]]
+// CHECK: "warp.map"() ({
+// CHECK-NEXT: ^bb0(%[[I:.*]]: index, %[[J:.*]]: index):
+// CHECK-NOT: arith.floordivsi
+// CHECK-DAG: arith.cmpi sge
+// CHECK-DAG: arith.cmpi slt
+// CHECK: arith.select
+// CHECK: "warp.store"
+"warp.kernel"() ({
+^bb0(%row: index, %column: index, %n: index, %o: memref<?x?x?x64xf32>):
+  %c0 = arith.constant 0 : index
+  %size = arith.constant 48 : index
+  %infinite = arith.constant 0xFF800000 : f32
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %scores = ub.poison : !tile
+    %masked = "warp.map"() ({
+    ^bb0(%i: index, %j: index):
+      %s = tensor.extract %scores[%i, %j] : !tile
+      %q_idx = arith.addi %row, %i : index
+      %kv_idx = arith.addi %column, %j : index
+      %mine = arith.floordivsi %q_idx, %size : index
+      %theirs = arith.floordivsi %kv_idx, %size : index
+      %same = arith.cmpi eq, %mine, %theirs : index
+      %a = arith.select %same, %s, %infinite : f32
+      "warp.yield"(%a) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+    }) {reductions = [""], resultSegmentSizes = array<i32: 1, 0, 0>, shape = array<i64: 64, 64>} : () -> !tile
+    "warp.store"(%masked, %o, %c0, %c0, %c0) : (!tile, memref<?x?x?x64xf32>, index, index, index) -> ()
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()

@@ -1,21 +1,20 @@
-// Dropout on Hopper: lanes of the consumers make the bits of their warp once its weights are packed, look at these as without dropout, and make 0 of some
-// afterwards. In the backward pass each lane makes words for the warp's keys, before the map over pairs.
+// Dropout on Hopper: lanes of the consumers make the bits of their warp once its weights are rounded, look at these as without dropout, and make 0 of some
+// afterwards. The forward pass comes from passes of the `warp` dialect. In the backward pass each lane makes words for the warp's keys, before the map over pairs.
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to cuda | FileCheck %s
 // RUN: attn-opt %s -p 'attn-differentiate{functions=bwd wrt=q+k+v only=true},attn-simplify,attn-outline{keep-hosts=false}' | attn-translate --to cuda - | FileCheck %s --check-prefix=BWD
 
-// PLAN:      dropout = "lanes", emitter = "hopper", flow = "flat"
+// PLAN:      dropout = "lanes", emitter = "warp"
 // PLAN-SAME: lazy_rescale = 1 : i64
 
 // CHECK:     attn::fewer_registers<32>();
 // CHECK-NOT: philox
 // CHECK:     attn::more_registers<160>();
-// CHECK:     for (;; ++iteration) {
-// CHECK:       attn::any_reaches<0x7400>(packed)
-// CHECK:       const attn::Dropout of = {seed[0], seed[1], seed_2[0], (unsigned)(arg5),
-// CHECK:       attn::dropout_of_warp<192, 128, 7>(of, {{.*}}, shared + kBits, query_of);
+// CHECK:     const bool [[SOME:.*]] = attn::any_reaches<0x7400>(
+// CHECK:     const attn::Dropout [[OF:.*]] = {(unsigned)([[SEED:.*]]), (unsigned)((unsigned long long)([[SEED]]) >> 32), {{.*}}, (unsigned)(arg5),
+// CHECK:     attn::dropout_of_warp<192, 128, 7>([[OF]], {{.*}}, [[BITS:kept_bits - 1024]], [[QUERY:query_of.*]]);
 // CHECK-NEXT: }
-// CHECK-NEXT: attn::drop_own<192>(packed, shared + kBits);
+// CHECK:     attn::drop_own<192>({{.*}}, [[BITS]]);
 
 // BWD:       attention_bwd_2_pairs(
 // BWD:       attn::fewer_registers<24>();

@@ -1,18 +1,16 @@
-// Narrow heads on Hopper: whole blocks keep the old maximum as long as no weight gets too large, a column of ones beside the values sums the
-// weights, and the last block of rows ends with the rows.
+// Narrow heads on Hopper: whole blocks keep the old maximum as long as no weight gets too large, and a column of ones beside the values
+// sums the weights.
 // RUN: attn-opt %s -p nvidia-kernel | FileCheck %s --check-prefix=PLAN
 // RUN: attn-translate %s --to cuda | FileCheck %s
 // RUN: attn-run %s -p nvidia-kernel
 
 !t = tensor<?x?x?x64xf16>
 
-// PLAN:      align = "end"
-// PLAN-SAME: flow = "flat"
+// PLAN:      flow = "flat"
 // PLAN-SAME: lazy_rescale = 1 : i64
 // PLAN-SAME: sums = "product"
 
-// CHECK:     const int shift = (blocks * 192 - q_n2) / 64 * 64;
-// CHECK:     store_shared_int4({{.*}}, [[BEGIN:.*]], head, batch, [[END:.*]]);
+// CHECK:     store_shared_int4({{.*}}, block, head, batch, 1);
 // CHECK:     attn::store_shared_int(shared + kOnes + 4 * n, 0x3c003c00);
 // CHECK:     for (;; ++iteration) {
 // CHECK:       attn::mn_major_beside({{.*}}, shared + kOnes);

@@ -6,7 +6,7 @@
 !t = tensor<?x?x?x128xf16>
 
 // PLAN-LABEL: func.func @attention(
-// PLAN-SAME:    tile.schedule = {align = "start", arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
+// PLAN-SAME:    tile.schedule = {arch = "sm_90a", consumer_registers = 232 : i64, emitter = "hopper", flow = "flat",
 // PLAN-SAME:    group = 32 : i64, lazy_rescale = 1 : i64, order = "dynamic",
 // PLAN-SAME:    pin = 0 : i64, ping_pong = 1 : i64, producer_registers = 40 : i64
 

@@ -115,3 +115,46 @@
   %x = memref.load %t[%i, %i] : memref<64x64xf32, #warp.shared<128 : i64>>
   "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
 }) {reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%t = ub.poison : tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+%b = ub.poison : memref<1x256xi32, #warp.shared<0 : i64>>
+// expected-error @below {{'warp.drop' makes a tile of f16 or bf16, of a multiple of 128 columns, of one of its type, got tensor<64x64xf16}}
+%r = "warp.drop"(%t, %b) ({
+^bb0(%i: index, %j: index):
+  %x = arith.cmpi eq, %i, %j : index
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (i1) -> ()
+}) {unroll = 7 : i64} : (tensor<64x64xf16, #warp.layout<"wgmma", "tile">>, memref<1x256xi32, #warp.shared<0 : i64>>) -> tensor<64x64xf16, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%t = ub.poison : tensor<64x128xf16, #warp.layout<"wgmma", "tile">>
+%b = ub.poison : memref<1x256xi32, #warp.shared<0 : i64>>
+// expected-error @below {{'warp.drop' has 512 i32 for each warpgroup, got memref<1x256xi32}}
+%r = "warp.drop"(%t, %b) ({
+^bb0(%i: index, %j: index):
+  %x = arith.cmpi eq, %i, %j : index
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (i1) -> ()
+}) {unroll = 7 : i64} : (tensor<64x128xf16, #warp.layout<"wgmma", "tile">>, memref<1x256xi32, #warp.shared<0 : i64>>) -> tensor<64x128xf16, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%t = ub.poison : tensor<64x128xf16, #warp.layout<"wgmma", "tile">>
+%b = ub.poison : memref<1x512xi32, #warp.shared<0 : i64>>
+// expected-error @below {{'warp.drop' region takes a place, two indices}}
+%r = "warp.drop"(%t, %b) ({
+^bb0(%i: index):
+  %x = arith.cmpi eq, %i, %i : index
+  "warp.yield"(%x) {operandSegmentSizes = array<i32: 1, 0, 0>} : (i1) -> ()
+}) {unroll = 7 : i64} : (tensor<64x128xf16, #warp.layout<"wgmma", "tile">>, memref<1x512xi32, #warp.shared<0 : i64>>) -> tensor<64x128xf16, #warp.layout<"wgmma", "tile">>
+
+// -----
+
+%t = ub.poison : tensor<64x128xf16, #warp.layout<"wgmma", "tile">>
+%b = ub.poison : memref<1x512xi32, #warp.shared<0 : i64>>
+// expected-error @below {{'warp.drop' region ends in a 'warp.yield' of one bit}}
+%r = "warp.drop"(%t, %b) ({
+^bb0(%i: index, %j: index):
+  "warp.yield"(%i) {operandSegmentSizes = array<i32: 1, 0, 0>} : (index) -> ()
+}) {unroll = 7 : i64} : (tensor<64x128xf16, #warp.layout<"wgmma", "tile">>, memref<1x512xi32, #warp.shared<0 : i64>>) -> tensor<64x128xf16, #warp.layout<"wgmma", "tile">>

@@ -10,6 +10,8 @@ from attn_mlir.reference.warp.program import Inst
 
 _FREE = ("arith.constant", "tensor.extract", "warp.yield")
 _SPECIAL = ("arith.divf", "math.exp", "math.exp2", "math.log", "math.log2", "math.sqrt", "math.rsqrt", "math.tanh")
+_OF_DROPOUT = 6
+"""Operations of an element."""
 _SHARED = 128.0
 """Bytes that warps read or write of shared memory in a cycle."""
 
@@ -64,6 +66,13 @@ def computed(costs: Costs, inst: Inst) -> float:
     return max((operations + reduced) / costs.lanes, special / costs.special)
 
 
+def _dropped(costs: Costs, inst: Inst) -> float:
+    """Cycles of the bits of a tile: ten rounds of Philox for 16 elements, and what makes elements 0."""
+    fragment = inst.source_fragments[0]
+    assert fragment is not None
+    return _OF_DROPOUT * math.prod(fragment.shape) / costs.lanes
+
+
 def _of(position: int, rate: Callable[[Costs], float], result: bool = False) -> Callable[[Costs, Inst], float]:
     """Cycles of moving the tile that is an operand, or the result, of an op."""
     return lambda costs, inst: bytes_of((inst.types if result else inst.sources)[position]) / rate(costs)
@@ -90,6 +99,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.mma_async": ("product", "products", product),
     "warp.mma": ("product", "products", product),
     "warp.map": ("map", "maps", computed),
+    "warp.drop": ("map", "maps", _dropped),
     "warp.reduce": ("map", "maps", computed),
     "warp.reaches": ("map", "maps", computed),
     "warp.vote": ("map", "maps", computed),

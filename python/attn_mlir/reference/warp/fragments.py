@@ -30,6 +30,14 @@ def _map(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     return unit.made(_result(np.broadcast_to(np.asarray(x), shape), type_, found, kind) for x, type_, found, kind in results)
 
 
+def _drop(machine: Machine, unit: Warpgroup, inst: Inst, tile: np.ndarray, bits: Any) -> Steps:
+    """Each warp has a part of the numbers of its own: nothing is watched."""
+    arguments, _ = inst.blocks[0]
+    unit.values.update(zip(arguments, (np.arange(tile.shape[0])[:, None], np.arange(tile.shape[1])), strict=True))
+    (keeps,) = yield from machine.run(unit, inst.blocks[0])
+    return unit.made([np.where(keeps, tile, 0.0)])
+
+
 def _result(array: np.ndarray, type_: Any, fragment: Fragment | None, kind: str) -> np.ndarray:
     """A result of a map from what its region gives for all elements."""
     if not kind or fragment is None:
@@ -81,6 +89,7 @@ RULES: dict[str, Rule] = {
     "attn.kept": _kept,
     "tensor.extract": _extract,
     "warp.columns": _columns,
+    "warp.drop": _drop,
     "warp.map": _map,
     "warp.reaches": _reaches,
     "warp.reduce": _reduce,

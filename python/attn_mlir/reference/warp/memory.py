@@ -5,12 +5,12 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.dialects.warp.copies import TURNED
-from attn_mlir.dialects.warp.kinds import bytes_of, swizzle_of
+from attn_mlir.dialects.warp.kinds import bytes_of, padded, swizzle_of
 from attn_mlir.dialects.warp.layouts import turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
-from attn_mlir.reference.warp.clocks import Access, Clocks
+from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -144,6 +144,7 @@ def _store(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Ste
     yield
     place_of(inst, target, batch, head)
     to, skipped, cells = target.rows(batch, head, row, len(fragment))
+    fragment = fragment[:, : to.shape[1]] if fragment.ndim == 2 and fragment.shape[1] == padded(to.shape[1]) else fragment
     to, adds = _columns(inst, to, column, fragment.shape[1:]), inst.name == "warp.atomic_add"
     for warp, access in machine.ordinary(unit, inst):
         own = _own(skipped, len(fragment), unit, warp.number)
@@ -172,14 +173,13 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
     place_of(inst, source, batch, head)
     slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
     machine.accesses.write(view.cells(), unit.active[0], access)
-    turned = TURNED in inst.attributes
-    found, skipped, cells = source.rows(batch, head, row, view.array.shape[turned])
+    found, skipped, cells = source.rows(batch, head, row, view.array.shape[TURNED in inst.attributes])
     machine.accesses.read(source.columns(cells), unit.active[0], access, full=False)
     landed = np.zeros(view.array.shape)
-    if turned:
+    if TURNED in inst.attributes:
         landed[:] = _turned(inst, found, row)
     else:
-        landed[skipped : skipped + len(found)] = found[:, column : column + view.array.shape[1]]
+        landed[skipped : skipped + len(found), : found.shape[1] - column] = found[:, column : column + view.array.shape[1]]
     view.array[:] = np.nan
     half, left, size = len(landed) // 2, [2], bytes_of(inst.sources[5])
 
@@ -297,8 +297,8 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     unit.stores.open.append(flight)
 
     def land() -> None:
-        columns = slice(column, column + view.array.shape[1])
-        rows = view.array[skipped : skipped + len(to)]
+        columns = slice(column, min(column + view.array.shape[1], to.shape[1]))
+        rows = view.array[skipped : skipped + len(to), : columns.stop - column]
         to[:, columns] = to[:, columns] + rows if adds else rows
         flight.done = True
 
