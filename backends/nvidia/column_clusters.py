@@ -124,9 +124,7 @@ def _keys(parts: int, head: int, value: int) -> int:
     return min(most, room // (2 * sum(atoms) + (parts - 1) * _ROWS * 4) // _STEP * _STEP)
 
 
-def narrow(
-    function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster, tuned: Mapping[str, Fields]
-) -> dict[ir.Value, ir.Type]:
+def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster, tuned: Mapping[str, Fields]) -> dict[ir.Value, ir.Type]:
     """Gives a function the types and choices of one thread block; returns the types that it had. `tuned`: choices of its module."""
     q, k, v = attention.operands
     columns = {q: cluster.head, k: cluster.head, v: cluster.value, **dict.fromkeys(wide_results(attention), cluster.value)}

@@ -123,7 +123,7 @@ def _content(path: str) -> str:
 
 
 def _current(code: bytes, fields: dict[str, Any]) -> bytes:
-    """The code of an entry. Raises ValueError or OSError where a file that clang read for it, of the system too, holds something else now."""
+    """The code of an entry. Raises ValueError or OSError where a file that clang read, of the system too, changed."""
     if any(_content(path) != content for path, content in fields[_READ].items()):
         raise ValueError("a header has changed, and clang refuses what it has read before")
     return code
