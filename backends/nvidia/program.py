@@ -346,8 +346,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
-        widened = self.host.arguments[1].element in EIGHT_BIT
-        if widened and 128 < columns <= MAX_COLUMNS:
+        if self.host.arguments[1].element in EIGHT_BIT and 128 < columns <= MAX_COLUMNS:
             return 64, 64  # shared memory has bytes beside tiles of 16 bits
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
@@ -398,5 +397,4 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return {**stages, "cuda": "\n".join(unit.code.source for unit in self.units.values())}
 
     def explain(self) -> str:
-        binaries = self._binaries or {}
-        return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
+        return "\n".join(describe(unit, (self._binaries or {}).get(name)) for name, unit in self.units.items())
