@@ -158,3 +158,9 @@ def test_blocks_of_rows_that_cannot_end_with_the_rows() -> None:
     text = trace(Definition(rows.softmax, mask_mod=MASKS["entries"], scale=0.125), Inputs("f16", 64, 64)).text
     with pytest.raises(DiagnosticError, match="align can be 'start', not 'end'"):
         schedule_of(text, "attention", OUTLINE, align="end")
+
+
+def test_machines_without_tilelang_have_the_same_kernels() -> None:
+    text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made, without = (schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), **choices) for choices in ({}, {"tilelang": 0}))
+    assert made == without and made["emitter"] == "warp"
