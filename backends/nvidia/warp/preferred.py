@@ -67,20 +67,23 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower.
 
     Where somebody chose something that passes do not read, or an emitter, it stays as it is. Raises UnsupportedError where lanes were asked
-    to share bits of dropout, and no kernel does so.
+    to share bits of dropout, or blocks of rows to end with the rows, and no kernel does so.
     """
-    choices = attributes.read(kernel, CHOICES)
-    asked = {name for name in choices if not name.startswith(attributes.LAUNCH)}
-    dropout = str(choices.get("dropout", "")) if attributes.grid_kind(kernel) == "rows" and drops(kernel) else ""
+    choices, rows = attributes.read(kernel, CHOICES), attributes.grid_kind(kernel) == "rows"
+    asked = {name: value for name, value in choices.items() if not name.startswith(attributes.LAUNCH)}
+    dropout = str(choices.get("dropout", "")) if rows and drops(kernel) else ""
     made = fields
-    if fields.get("emitter") == "hopper" and not asked - _READ and dropout != "own":
+    if fields.get("emitter") == "hopper" and not asked.keys() - _READ and dropout != "own":
         made = _made(kernel, fields, asked)
-    if dropout == "lanes" and made.get("dropout") != "lanes":
-        raise UnsupportedError("in a schedule of this program dropout can be 'own', not 'lanes'")
+    aligned = str(choices.get("align", "")) if rows and fields.get("emitter") == "hopper" else ""
+    for name, value, values in (("dropout", dropout, ("own", "lanes")), ("align", aligned, ("start", "end"))):
+        if value and (value not in values or (value == values[1] and made.get(name) != value)):
+            possible = repr(values[0]) if value in values else " or ".join(map(repr, values))
+            raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {value!r}")
     return made
 
 
-def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
+def _made(kernel: ir.Operation, fields: Fields, asked: Fields) -> Fields:
     """The schedule of the passes' kernel where that was measured and can be formed, else the one that there is."""
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
@@ -97,11 +100,13 @@ def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
     return made
 
 
-def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[str | int, ...]) -> Fields:
+def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str | int, ...]) -> Fields:
     """What the passes are told of a schedule, and what was measured to be best."""
     dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
     read = _READ - {CLAIMS} - (frozenset() if dropped else {"dropout"})
-    kept = {name: value for name, value in fields.items() if name in read or name.startswith(attributes.LAUNCH)}
+    # The Hopper emitter's schedules have none of the fields that passes alone read.
+    known = {**{name: value for name, value in asked.items() if name in FIELDS}, **fields}
+    kept = {name: value for name, value in known.items() if name in read or name.startswith(attributes.LAUNCH)}
     if key in families.WARP_ADDED and dense:
         kept |= {**thresholds.ADDED_BACKWARD, **({name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {})}
     elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
