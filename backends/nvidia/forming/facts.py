@@ -12,18 +12,11 @@ SCHEDULE = "warp.schedule"
 FIELDS = (
     *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
     *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "pack", "occupancy", "shift", "tell"),
-    "early",
-    "claims",
-    "tile_stages",
-    "windows",
-    "turned",
-    "reduction_warps",
-    "named",
-    "elect",
-    "held",
-    "dropout",
+    *("early", "claims", "tile_stages", "windows", "turned", "reduction_warps", "named", "elect", "held", "dropout"),
 )
 """Names of choices that passes read in it, or in that of tiles."""
+OF_HOPPER = frozenset({"reduction_warps", "held"})
+"""Of these, those that a schedule of the Hopper emitter has, too: there they are for its own kernels, and passes do not take them over."""
 PING_PONG = 1
 """The first of the named barriers of warpgroups in ping-pong, one for each of them; 0 is that of all threads."""
 ADDITIONS = 5
