@@ -318,7 +318,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
             return None  # pairs of these are in memory, whose rows see all keys at once
         if self._paged or form.gather:
-            choices["gather"] = form.gather or 0  # of single queries, how pages are copied follows from their size (`copies_parts`)
+            choices["gather"] = form.gather  # of single queries, how pages are copied follows from their size (`copies_parts`)
         if form == WHOLE_ROWS:
             return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:

@@ -23,10 +23,10 @@ def made_by(text: str, function: str, prepare: str) -> str:
     return str(schedule_of(text, function, prepare)["emitter"])
 
 
-def schedule_of(text: str, function: str, prepare: str) -> attributes.Fields:
+def schedule_of(text: str, function: str, prepare: str, **choices: int) -> attributes.Fields:
     """The schedule of the last kernel of a program."""
     with loaded() as context:
-        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
+        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a", **choices}, pipeline.KERNEL, "NVIDIA", wide=True)
         kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
         return attributes.read(kernels[-1], attributes.SCHEDULE)
 
@@ -140,3 +140,9 @@ def test_no_sums_are_late() -> None:
     text = trace(Definition(rows.softmax, mask_mod=MASKS["documents"], scale=0.125), Inputs("f16", 128, 128)).text
     made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
     assert made["emitter"] == "warp" and "key_sums" not in made
+
+
+def test_machines_without_tilelang_have_the_same_kernels() -> None:
+    text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made, without = (schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), **choices) for choices in ({}, {"tilelang": 0}))
+    assert made == without and made["emitter"] == "warp"
