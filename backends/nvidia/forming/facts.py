@@ -24,7 +24,13 @@ ADDITIONS = 5
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 EXCHANGE = 12
-"""The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory."""
+"""The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory.
+
+Where named barriers tell of late sums (`warp-delay-sums`), this and the next three are the barriers of weights that were written, and
+`PING_PONG` and the next three those of weights that were multiplied.
+"""
+CUT, COLUMN_SUMS = EXCHANGE + 1, EXCHANGE + 2
+"""Of scans, where all warpgroups meet once rows of the next sequence are zeros, and once sums along columns are in shared memory."""
 ALL = 1
 """The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128
