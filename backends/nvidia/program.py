@@ -317,8 +317,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
             return None  # pairs of these are in memory, whose rows see all keys at once
-        if self._paged and not form.gather:
-            choices["gather"] = 0  # of single queries, how pages are copied follows from their size (`copies_parts`)
+        if self._paged or form.gather:
+            choices["gather"] = form.gather  # of single queries, how pages are copied follows from their size (`copies_parts`)
         if form == WHOLE_ROWS:
             return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:
@@ -327,8 +327,6 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if form.shared:
             choices["values"] = "keys"
             whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
-        if form.gather:
-            choices["gather"] = form.gather
         try:
             return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):

@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
-from attn_mlir.backends.nvidia.forming.facts import FIELDS
+from attn_mlir.backends.nvidia.forming.facts import FIELDS, OF_HOPPER
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
@@ -55,10 +55,8 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_HOPPER = frozenset({"reduction_warps", "held"})
-"""Of the fields that passes read, those whose values in a schedule of the Hopper emitter are for its kernels."""
 _READ = frozenset(
-    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - _HOPPER
+    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - OF_HOPPER
 )
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
