@@ -70,7 +70,8 @@ class ChunkBlock(ChunkTiles):
         write = written(self, self._sub, chunk, decays, state, q=q, k=k, v=v)
         v = write.values
         if q is not None:
-            # What erasing makes of states has two pieces; o, which is rounded and which no state reads, keeps its digits with one.
+            # What erasing makes of states has two pieces; o, which is rounded and which no state reads, keeps its digits with one of the
+            # state. Not with one of v: of keys that are alike, what is written erases what was written before, and its sum is small.
             rounded = write.made is not None and write.second is None and products is None
             rounded &= self.channels == "none" and not is_compensated(self.op)
             parts = ChunkTerms(self, decays, state, q, k, v, second_of(self, decays, q, write), rounded=rounded)
@@ -156,7 +157,7 @@ class ChunkBlock(ChunkTiles):
             weights = decays.weighted(parts.scores(), None if changed else skip)
             o, scale = parts.of_state, decays.rows("attn.output_decay")
             made = self.pieces([self.size, self.size], weights, self._whole_weights)
-            for number, (piece_, factor) in enumerate(products_of(made, self.factors(v, parts.rounded))):
+            for number, (piece_, factor) in enumerate(products_of(made, self.factors(v))):
                 o = build.dot_accumulate(o, scale if number == 0 else None, piece_, factor)
             return o if skip is None or not changed else with_diagonal(self, o, skip, self.load(self.inputs.v, decays.chunk))
         if self.channels == "value":

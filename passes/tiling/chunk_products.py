@@ -38,9 +38,9 @@ class ChunkTerms(SecondWriter):
         *,
         rounded: bool = False,
     ) -> None:
-        """`rounded`: without what rounding leaves of the state, and of v, in sums that are rounded themselves and that no state reads."""
+        """`rounded`: without what rounding leaves of the state, in sums that are rounded themselves and that no state reads."""
         super().__init__(block, decays, q, k, v)
-        self.second, self.rounded = second, rounded
+        self.second = second
         leaving = decays.scaled("attn.output_decay", q) if block.channels == "key" else q
         shape = list(ir.RankedTensorType(state.type).shape)
         pieces = [state]

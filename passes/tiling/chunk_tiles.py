@@ -165,12 +165,12 @@ class ChunkTiles:
         made = [self.tile(type_.shape, self.element)]
         return self.map(made, lambda i, j: [cast_float(tensor.ExtractOp(tile, [i, j]).result, self.element)])[0]
 
-    def factors(self, tile: ir.Value, rounded: bool = False) -> list[ir.Value]:
-        """A tile in the type that products multiply: itself, or tiles that sum up to it, but for what is `rounded`."""
+    def factors(self, tile: ir.Value) -> list[ir.Value]:
+        """A tile in the type that products multiply: itself, or tiles that sum up to it."""
         type_ = ir.RankedTensorType(tile.type)
         if type_.element_type == self.element:
             return [tile]
-        return self.pieces(list(type_.shape), lambda i, j: tensor.ExtractOp(tile, [i, j]).result, self.two_pieces and not rounded)
+        return self.pieces(list(type_.shape), lambda i, j: tensor.ExtractOp(tile, [i, j]).result, self.two_pieces)
 
     def pieces(self, shape: list[int], element: Element, two: bool) -> list[ir.Value]:
         """A tile of scores, element by element, in the type that products multiply: rounded, or as `two` tiles that sum up to it."""

@@ -241,14 +241,8 @@ static void wgmma(T, float (&d)[Count], uint32_t a0, uint32_t a1, uint32_t a2, u
   __syncwarp();
 }
 // Both factors in shared memory, rows along the depth: 16 rows of the left one for each warp.
-template <class T, int Count> static void wgmma_shared(T type, float (&d)[Count], uint64_t a, uint64_t b, int accumulate) {
-  const int warp = current / 32, lane = current % 32;
-  for (int e = 0; e < Count; ++e) {
-    const int row = 16 * warp + 8 * (e / 2 % 2) + lane / 4, column = e / 4 * 8 + 2 * (lane % 4) + e % 2;
-    double total = accumulate ? d[e] : 0.0;
-    for (int k = 0; k < 16; ++k) total += (double)factor_at(type, a, false, k, row) * factor_at(type, b, false, k, column);
-    d[e] = (float)total;
-  }
+template <class T, int Count> static void wgmma_shared(T, float (&d)[Count], uint64_t a, uint64_t b, int accumulate) {
+  wgmma_shared_sums(std::is_same<T, F16>::value, accumulate, d, Count, current / 32, current % 32, memory, a, b);
 }
 static void copy_16(unsigned char *to, const void *from) { memcpy(to, from, 16); }
 static void copy_4(unsigned char *to, const float *from) { memcpy(to, from, 4); }

@@ -44,3 +44,12 @@ void wgmma_sums(
     d[e] = (float)total;
   }
 }
+
+void wgmma_shared_sums(bool f16, int accumulate, float *d, int count, int warp, int lane, const unsigned char *memory, uint64_t a, uint64_t b) {
+  for (int e = 0; e < count; ++e) {
+    const int row = 16 * warp + 8 * (e / 2 % 2) + lane / 4, column = e / 4 * 8 + 2 * (lane % 4) + e % 2;
+    double total = accumulate ? d[e] : 0.0;
+    for (int k = 0; k < 16; ++k) total += (double)factor_at(f16, memory, a, false, k, row) * factor_at(f16, memory, b, false, k, column);
+    d[e] = (float)total;
+  }
+}

@@ -28,6 +28,18 @@ def test_outputs_and_final_states(length: int, channels: bool, low: float, segme
     assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR
 
 
+@pytest.mark.parametrize("beta", [1.0, 1.9])
+def test_keys_that_are_alike(beta: float) -> None:
+    """What is written then erases what was written before: o is a small sum of large numbers, whose rounding would show."""
+    x = narrow(inputs(255, heads=2, of_k=1, dims=_DIMS, low=0.02), torch.bfloat16)
+    keys = torch.nn.functional.normalize(torch.randn(1, 1, 255, 96) + 3 * torch.randn(96), dim=-1)
+    x |= {"k": keys.bfloat16(), "beta": torch.full((1, 2, 255), beta)}
+    with torch.no_grad():
+        found = run(x, device="cuda-emulated")
+    _, expected = wanted(x)
+    assert max(error(a, b) for a, b in zip(found, expected, strict=True)) < BAR
+
+
 @pytest.mark.parametrize(("length", "channels"), [(70, False), (33, True)])
 def test_gradients(length: int, channels: bool) -> None:
     """All of them, that of beta too, which is added up element by element."""

@@ -178,13 +178,13 @@ def test_tma_brings_tiles_where_three_stages_fit() -> None:
         assert ("  attn::tma_load(" in source, "  attn::copy_atoms<" in source) == (by_tma, not by_tma)
 
 
-def test_o_reads_states_and_values_as_they_are_rounded() -> None:
-    """What erasing reads, and what enters the state, has two pieces: k S 16 instructions, q S 8, T R 12, P U 4; k U, of 128 columns, 8."""
+def test_o_reads_states_as_they_are_rounded() -> None:
+    """What erasing reads, and all that is written, has two pieces: k S 16 instructions, q S 8, T R 12, P U 8; k U, of 128 columns, 8."""
     with scheduled("bf16", False, 128, "fwd") as kernels:
         scan = next(kernel for kernel in chunk_scans(kernels) if "warpgroups" in attributes.read(kernel, attributes.SCHEDULE))
         source = codegen.emit(scan).source
     body = source[source.index('extern "C"') :]
-    assert body.count("attn::wgmma_m64n64k16_rs_bf16(") == 16 + 8 + 12 + 4 and body.count("attn::wgmma_m64n128k16_rs_bf16_tb(") == 8
+    assert body.count("attn::wgmma_m64n64k16_rs_bf16(") == 16 + 8 + 12 + 8 and body.count("attn::wgmma_m64n128k16_rs_bf16_tb(") == 8
     assert body.count("attn::bulk_load(") == 5 and "rsqrtf" not in body and "exp2f" not in body
 
 

@@ -12,8 +12,11 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.derivatives import derivative
+from attn_mlir.backends.nvidia.target import TARGETS
 from attn_mlir.backends.nvidia.warp import kernel_code, rules_for
+from attn_mlir.backends.nvidia.warp.emitter import emit
 from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
@@ -56,9 +59,8 @@ class Scan:
         return " ".join(filter(None, words))
 
 
-@cache
-def module_of(scan: Scan) -> ir.Module:
-    """The module with the kernel, formed."""
+def tiled(scan: Scan) -> ir.Module:
+    """A module with the scan as a kernel of tiles."""
     context = loaded_context()
     with context, ir.Location.unknown():
         v_mod = (lambda x, b, h, t: x * _FACTORS[b, h, t]) if scan.mod else None
@@ -74,7 +76,14 @@ def module_of(scan: Scan) -> ir.Module:
         functions = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
         (function,) = [op for op in functions if attributes.grid_kind(op) == "chunks"]
         function.attributes[attributes.SCHEDULE] = attributes.write({"arch": "sm_90a", "emitter": "warp"})
-        made = ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+        return ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+
+
+@cache
+def module_of(scan: Scan) -> ir.Module:
+    """The module with the kernel, formed."""
+    made = tiled(scan)
+    with loaded_context(), ir.Location.unknown():
         Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
     return made
 
@@ -194,6 +203,17 @@ def test_what_is_missing_is_found(name: str) -> None:
             found[number].erase()
             with pytest.raises(Fault):
                 run_in_all_orders(kernel)
+
+
+@pytest.mark.parametrize("stages", [1, 8], ids=["one", "more than fit"])
+def test_stages_with_which_roles_would_wait_for_ever_are_refused(stages: int) -> None:
+    """Rows leave through the memory of v, which is given back a chunk later; what does not fit leaves one stage."""
+    with loaded_context(), ir.Location.unknown():
+        module = tiled(Scan())
+        (function,) = find_all(module.operation, "func.func")
+        function.attributes[attributes.CHOICES] = attributes.write({"stages": stages})
+        with pytest.raises(UnsupportedError, match="rows leave through the memory of v"):
+            emit(function, TARGETS["sm_90a"])
 
 
 def run_in_all_orders(kernel: ir.Operation) -> None:

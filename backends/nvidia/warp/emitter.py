@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
 from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen, said
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused, reasons
+from attn_mlir.backends.nvidia.forming.rings import stages_of
 from attn_mlir.backends.nvidia.passes.claim_sums import ClaimSums
 from attn_mlir.backends.nvidia.passes.pack_rows import PackRows
 from attn_mlir.backends.nvidia.passes.share_dropout import ShareDropout
@@ -25,7 +26,7 @@ from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.pipeline import Pipeline
-from attn_mlir.passes.regions import find_all
+from attn_mlir.passes.regions import find_all, maker
 from attn_mlir.registry import registry
 
 UNFORMED = "unformed"
@@ -173,12 +174,21 @@ def check_draws(kernel: ir.Operation) -> None:
         raise Refused("tiles wait for those of lower numbers, and thread blocks do not draw them (warp-draw-tiles)")
 
 
+def check_leaving(kernel: ir.Operation) -> None:
+    """Raises Refused where rows leave through the only stage of a tile, which is given back once the next one is there: a deadlock."""
+    for op in find_all(kernel, "warp.write_transposed"):
+        view = maker(op.operands[1], "warp.view")
+        if view is not None and stages_of(view.operands[0].type) == 1:
+            raise Refused("rows leave through the memory of v, which has one stage: scans with rows need two, and as many as fit")
+
+
 def print_ahead(function: ir.Operation, fields: Fields) -> KernelCode:
     """A function without a schedule printed as `emit` will with this one. Raises Refused as `formed` does, and UnsupportedError."""
     function.attributes[SCHEDULE] = attributes.write(fields)
     try:
         _module, made = formed(function)
         check_draws(made)
+        check_leaving(made)
         check_windows(made)
         check_dropout(made)
         code = kernel_code(made, rules_for(made))
@@ -198,6 +208,7 @@ def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
     try:
         _module, made = formed(kernel)
         check_draws(made)
+        check_leaving(made)
         check_windows(made)
         check_dropout(made)
     except Refused as reason:
