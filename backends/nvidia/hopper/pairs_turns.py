@@ -29,6 +29,8 @@ WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
 ENTRIES, ROWS = "turn_entries", "turn_rows"
 """In a schedule: up to how many batch entries take turns, with how many queries for each. Else, but for one entry, all add to zeros."""
+_WARPGROUPS = 2
+"""Of consumers, where tiles are stored."""
 _FULL = 10
 """Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
 who sends: they come to one again only when their stage was given back."""
@@ -71,9 +73,12 @@ def shares_batches(layout: BackwardLayout) -> bool:
 def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaphores: Fields) -> Fields:
     """The part of a schedule that says who sends tiles, and which are stored. `semaphores`: those of programs."""
     stored = stored_tiles(layout)
-    if not stored or not choices.get(STORED, 1):
+    # Programs of one warpgroup, as of second derivatives, have not run so on a GPU; for three the producer has no warps that send.
+    if not stored or not choices.get(STORED, 1) or layout.warpgroups != _WARPGROUPS:
         return {}
     shared = shares_batches(layout)
+    if shared and choices.get("order", "dynamic") != "dynamic":
+        return {}  # entries wait for programs that were drawn before
     if shared and not same_for_batches(layout.kernel.function, layout.kernel.step_ops("tile.load_window")):
         return {}
     needed = shared or first_query(layout.kernel) is not None
