@@ -45,6 +45,9 @@ def stored_tiles(layout: BackwardLayout) -> list[ir.Operation]:
     if not layout.by_tiles or not kernel.steps or not sees_last_queries(kernel):
         return []
     loops, tiled = ops_of(kernel.query_loop, "scf.for"), list(tiled_scatters(kernel.steps[0]))
+    targets = [op.operands[0] for op in tiled]
+    if any([op.operands[0] for op in tiled_scatters(step)] != targets for step in kernel.steps[1:]):
+        return []  # what one step stores, another one would add to
     found = [op for op in tiled if all(apart_along(kernel, op)[:2]) and _is_query(yielded(body(op))[-2], op, loops[0])]
     batches = [op.results[0] for op in find_all(kernel.function, "tile.program_id") if ir.IntegerAttr(op.attributes["axis"]).value == 2]
     same = not any(depends(loops[0].operands[0], batch) for batch in batches)
