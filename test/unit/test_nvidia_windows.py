@@ -156,7 +156,7 @@ def test_gradients_of_numbers_of_queries_are_summed_over_keys(head: int, masked:
     assert not binary.warnings and binary.stack <= 104
 
 
-def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, *, mask: Any = None, **choices: int) -> Any:
+def backward(score: Score, shape: tuple[int, ...], dtype: torch.dtype, head: int, *, mask: Any = None, **choices: int | str) -> Any:
     """The kernel of the backward pass that makes the gradient of the captured tensor, too."""
     tensor = torch.randn(shape, dtype=dtype)
     call = Attention(score_mod=lambda s, b, h, q, k: score(tensor, s, b, h, q, k), mask_mod=mask)
@@ -210,6 +210,16 @@ def test_tiles_of_gradients_are_stored(kind: str, masked: bool) -> None:
     assert not complaints(unit.code)
     if way == "alone":
         assert "attn::tma_add(&out3_window" not in body and body.count("attn::tma_store(&out3_window") == (3 if masked else 2)
+
+
+@pytest.mark.parametrize("choices", [{"order": "static"}, {"block_q": 64}], ids=str)
+def test_tiles_are_added_to_zeros_where_no_turns_are_known(choices: dict[str, Any]) -> None:
+    """Of programs that are not drawn, one that is waited for may not have begun; other warpgroups have not run so on a GPU."""
+    unit = backward(KINDS["heads"][1], (2, 8, 8), torch.float16, 64, **choices)
+    assert unit.schedule["emitter"] == "hopper" and not {"stored_tiles", "tile_warps", "turn_entries"} & unit.schedule.keys()
+    assert "attn::semaphore_reached(" not in unit.code.source.split("__global__")[1]
+    shapes = [(1, 2, 128, 64), (1, 2, 128, 64), (1, 2, 128, 64), (2, 128, 128)]
+    assert outputs.is_cleared(unit, 3, shapes, torch.float16, shapes[0])
 
 
 def test_a_tile_is_read_before_its_memory_is_given_back() -> None:

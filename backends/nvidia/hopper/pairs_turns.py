@@ -26,6 +26,8 @@ from attn_mlir.passes.regions import find_all, maker
 
 WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
+_WARPGROUPS = 2
+"""Of consumers, where tiles are stored."""
 _FULL = 10
 """Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
 who sends: they come to one again only when their stage was given back."""
@@ -40,6 +42,9 @@ def stored_tiles(layout: BackwardLayout) -> list[ir.Operation]:
     if not layout.by_tiles or not kernel.steps or not sees_last_queries(kernel):
         return []
     loops, tiled = ops_of(kernel.query_loop, "scf.for"), list(tiled_scatters(kernel.steps[0]))
+    targets = [op.operands[0] for op in tiled]
+    if any([op.operands[0] for op in tiled_scatters(step)] != targets for step in kernel.steps[1:]):
+        return []  # what one step stores, another one would add to
     found = [op for op in tiled if all(apart_along(kernel, op)[:2]) and _is_query(yielded(body(op))[-2], op, loops[0])]
     batches = [op.results[0] for op in find_all(kernel.function, "tile.program_id") if ir.IntegerAttr(op.attributes["axis"]).value == 2]
     same = not any(depends(loops[0].operands[0], batch) for batch in batches)
@@ -68,9 +73,12 @@ def shares_batches(layout: BackwardLayout) -> bool:
 def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaphores: Fields) -> Fields:
     """The part of a schedule that says who sends tiles, and which are stored. `semaphores`: those of programs."""
     stored = stored_tiles(layout)
-    if not stored or not choices.get(STORED, 1):
+    # Programs of one warpgroup, as of second derivatives, have not run so on a GPU; for three the producer has no warps that send.
+    if not stored or not choices.get(STORED, 1) or layout.warpgroups != _WARPGROUPS:
         return {}
     shared = shares_batches(layout)
+    if shared and choices.get("order", "dynamic") != "dynamic":
+        return {}  # entries wait for programs that were drawn before
     if shared and not same_for_batches(layout.kernel.function, layout.kernel.step_ops("tile.load_window")):
         return {}
     needed = shared or first_query(layout.kernel) is not None
