@@ -23,10 +23,10 @@ def made_by(text: str, function: str, prepare: str) -> str:
     return str(schedule_of(text, function, prepare)["emitter"])
 
 
-def schedule_of(text: str, function: str, prepare: str) -> attributes.Fields:
-    """The schedule of the last kernel of a program."""
+def schedule_of(text: str, function: str, prepare: str, **choices: int) -> attributes.Fields:
+    """The schedule of the last kernel of a program, for which somebody may have made `choices`."""
     with loaded() as context:
-        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a"}, pipeline.KERNEL, "NVIDIA", wide=True)
+        module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a", **choices}, pipeline.KERNEL, "NVIDIA", wide=True)
         kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
         return attributes.read(kernels[-1], attributes.SCHEDULE)
 
@@ -140,3 +140,10 @@ def test_no_sums_are_late() -> None:
     text = trace(Definition(rows.softmax, mask_mod=MASKS["documents"], scale=0.125), Inputs("f16", 128, 128)).text
     made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
     assert made["emitter"] == "warp" and "key_sums" not in made
+
+
+def test_what_somebody_chose_stays() -> None:
+    """How warps tell each other of weights, where warps that only add were measured with named barriers."""
+    text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 128, 128)).text
+    made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), named=0, elect=1)
+    assert (made["emitter"], made["reduction_warps"], made["claims"], made["named"], made["elect"]) == ("warp", 1, 1, 0, 1)
