@@ -161,7 +161,7 @@ class Machine:
         return [(warp, Access(warp.key, inst.location, True, warp.epoch)) for warp in unit.active]
 
 
-_WRITES = ("warp.store", "warp.atomic_add", "warp.store_async", "warp.add_async")
+_WRITES = ("warp.store", "warp.atomic_add", "warp.store_async", "warp.add_async", "warp.store_lanes")
 
 
 def _parted(arguments: Sequence[int], body: Sequence[Inst]) -> set[int]:

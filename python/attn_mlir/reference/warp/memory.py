@@ -10,7 +10,7 @@ from attn_mlir.dialects.warp.layouts import turned_places
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import round_to
 from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
-from attn_mlir.reference.warp.clocks import Access, Clocks, WarpClock
+from attn_mlir.reference.warp.clocks import Access, Clocks
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -293,7 +293,7 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
     if adds:
         machine.accesses.add(cells, warp, flight.later[0][1], inst.attributes["ordered"])
     else:
-        store_columns(machine, cells, (column, view.array.shape[1], target), warp, flight.later[0][1])
+        machine.accesses.write(cells, warp, flight.later[0][1])
     unit.stores.open.append(flight)
 
     def land() -> None:
@@ -303,15 +303,6 @@ def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
         flight.done = True
 
     machine.events.append(land)
-
-
-def store_columns(machine: Machine, cells: list[Any], columns: tuple[int, int, Tensor], warp: WarpClock, access: Access) -> None:
-    """Some columns of rows: stores to others of a row may meet, what reads or writes the whole row may not."""
-    column, width, target = columns
-    if width < target.heads.shape[-1]:
-        machine.accesses.add(cells, warp, access, ordered=False)
-        cells = [(*cell, column // width) for cell in cells]
-    machine.accesses.write(cells, warp, access)
 
 
 def _store_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:

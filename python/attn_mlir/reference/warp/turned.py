@@ -7,7 +7,7 @@ import numpy as np
 from attn_mlir.dialects.warp.layouts import column_at
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
-from attn_mlir.reference.warp.memory import place_of, store_columns
+from attn_mlir.reference.warp.memory import place_of
 from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Steps, View, Warpgroup
 
@@ -65,7 +65,7 @@ def _store_lanes(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) 
         if begin < end:
             machine.accesses.read(view.part(begin, end - begin).cells(), warp, access)
             to, _, cells = target.rows(batch, head, row + begin, end - begin)
-            store_columns(machine, cells, (column, width, target), warp, access)
+            machine.accesses.write(target.columns(cells, column, width), warp, access)
             to[:, column : column + width] = view.array[begin:end]
 
 
