@@ -14,12 +14,13 @@ from attn_mlir.backends.program import DTYPES, ResultShapes
 from attn_mlir.errors import UnsupportedError
 
 _SLOT_BYTES = 1 << 30
-_NARROW = "narrow"
-"""In the schedule of a kernel that adds tiles by TMA: "number:element" of outputs, see `hopper.pairs_tiles`."""
-_STORED = "stored_tiles"
-"""The same of outputs whose tiles programs store, see `hopper.pairs_turns`."""
-_TURNS = ("turn_entries", "turn_rows")
-"""There, too: how many batch entries take turns, and how many queries each must have for each of them."""
+NARROW = "narrow"
+"""In the schedule of a kernel that adds tiles by TMA: "number:element" of an output, counted from behind the last one, whose sums may be of
+the element type of what is added, as long as few meet."""
+STORED = "stored_tiles"
+"""The same of outputs whose tiles are all stored, where TMA can write them."""
+ENTRIES, ROWS = "turn_entries", "turn_rows"
+"""There, too: up to how many batch entries take turns, with how many queries for each. Else, but for one entry, all add to zeros."""
 _ANY = (1 << 31) - 1
 _FEW = 4
 """Terms of a sum in 16 bits."""
@@ -107,12 +108,12 @@ def _is_stored(unit: GpuKernel, output: int, shapes: Sequence[Sequence[int]], dt
     They do where it has no elements but those of the pairs of each head of queries, and of each batch entry where these are apart, or where
     entries take turns: few of them, which have many queries.
     """
-    element = _told(unit, _STORED, output)
+    element = _told(unit, STORED, output)
     queries = next((shapes[n] for n, kind in enumerate(unit.kernel.outputs) if kind == "accumulate"), None)
     if not element or dtype != DTYPES[element] or queries is None or shapes[output][-1] * dtype.itemsize % 16:
         return False
     own = over[0] if unit.kernel.disjoint[output][2] else 1
-    most, rows = (int(unit.schedule.get(name, 0)) for name in _TURNS)
+    most, rows = (int(unit.schedule.get(name, 0)) for name in (ENTRIES, ROWS))
     turns = own == over[0] or (over[0] <= most and over[0] * rows <= queries[2])
     return turns and math.prod(shapes[output]) == own * queries[1] * queries[2] * over[2]
 
@@ -135,7 +136,7 @@ def dtype_of(unit: GpuKernel, output: int, shape: torch.Size, over: torch.Tensor
     That is half the memory, which need not be converted. Each term is rounded to 16 bits first; a sum of two is rounded once, as in f32,
     further ones once more each.
     """
-    told, apart = _told(unit, _NARROW, output), unit.kernel.disjoint[output]
+    told, apart = _told(unit, NARROW, output), unit.kernel.disjoint[output]
     few = bool(apart) and apart[0] and apart[1] and (apart[2] or over.shape[0] <= _FEW)
     return DTYPES[told] if told and few and shape[-1] % 8 == 0 and math.prod(shape) else unit.dtypes[output]
 

@@ -22,6 +22,7 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all, piece, pieces
 from attn_mlir.registry import registry
 
+AHEAD = "ahead"
 MOST = 4
 """Thread blocks of a cluster, at most: of so many the exchange was tested."""
 _ROWS = 128
@@ -50,10 +51,10 @@ class ColumnCluster:
     """How scores are sent where nothing else is asked for (`hopper.plan`)."""
 
 
-def asked(function: ir.Operation, tuned: Mapping[str, Fields]) -> int | str | None:
-    """How many thread blocks a function's choices ask for, or those that a module keeps for it; None where nothing is said."""
+def asked(function: ir.Operation, tuned: Mapping[str, Fields], choice: str = CLUSTER) -> int | str | None:
+    """What a function's choices ask for, or those that a module keeps for it: how many thread blocks; None where nothing is said."""
     known = {**tuned.get(EVERY, {}), **tuned.get(tuned_name(function), {}), **attributes.read(function, attributes.CHOICES)}
-    return known.get(CLUSTER)
+    return known.get(choice)
 
 
 def cluster_of(function: ir.Operation, attention: ir.Operation) -> ColumnCluster | None:
@@ -123,15 +124,17 @@ def _keys(parts: int, head: int, value: int) -> int:
     return min(most, room // (2 * sum(atoms) + (parts - 1) * _ROWS * 4) // _STEP * _STEP)
 
 
-def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster) -> dict[ir.Value, ir.Type]:
-    """Gives a function the types and choices of one thread block; returns the types that it had."""
+def narrow(function: ir.Operation, attention: ir.Operation, cluster: ColumnCluster, tuned: Mapping[str, Fields]) -> dict[ir.Value, ir.Type]:
+    """Gives a function the types and choices of one thread block; returns the types that it had. `tuned`: choices of its module."""
     q, k, v = attention.operands
     columns = {q: cluster.head, k: cluster.head, v: cluster.value, **dict.fromkeys(wide_results(attention), cluster.value)}
     before = {value: value.type for value in columns}
     for value, count in columns.items():
         value.set_type(with_columns(value.type, count))
     retype(function)
-    choices = {"ahead": cluster.ahead, **attributes.read(function, attributes.CHOICES), "emitter": "hopper", CLUSTER: cluster.parts}
+    choices = {**attributes.read(function, attributes.CHOICES), "emitter": "hopper", CLUSTER: cluster.parts}
+    if asked(function, tuned, AHEAD) is None:  # those of a function come before those of its module
+        choices[AHEAD] = cluster.ahead
     with function.context:
         function.attributes[attributes.CHOICES] = attributes.write({**choices, "block_q": _ROWS, "block_kv": cluster.keys})
     return before

@@ -317,8 +317,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
             return None  # pairs of these are in memory, whose rows see all keys at once
-        if self._paged and not form.gather:
-            choices["gather"] = 0  # of single queries, how pages are copied follows from their size (`copies_parts`)
+        if self._paged or form.gather:
+            choices["gather"] = form.gather  # of single queries, how pages are copied follows from their size (`copies_parts`)
         if form == WHOLE_ROWS:
             return lower(self._source, choices, pipeline.KERNEL, codegen.emit, "NVIDIA", wide)
         if not wide:
@@ -327,8 +327,6 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         if form.shared:
             choices["values"] = "keys"
             whole = whole.replace(NvidiaSliceValues.name, f"{NvidiaSliceValues.name}{{columns={2 * MAX_COLUMNS}}}")
-        if form.gather:
-            choices["gather"] = form.gather
         try:
             return lower(self._source, {**choices, "emitter": "hopper"}, whole, codegen.emit, "NVIDIA", wide)
         except (CompileError, UnsupportedError):
@@ -346,8 +344,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def blocks_of(self, form: PartsForm) -> tuple[int, int]:
         columns = (self.host.arguments[0].shape or (0,))[-1]
-        widened = self.host.arguments[1].element in EIGHT_BIT
-        if widened and 128 < columns <= MAX_COLUMNS:
+        if self.host.arguments[1].element in EIGHT_BIT and 128 < columns <= MAX_COLUMNS:
             return 64, 64  # shared memory has bytes beside tiles of 16 bits
         return (64, 64) if form.shared else wide_blocks(columns) if columns > MAX_COLUMNS else super().blocks_of(form)
 
@@ -398,5 +395,4 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return {**stages, "cuda": "\n".join(unit.code.source for unit in self.units.values())}
 
     def explain(self) -> str:
-        binaries = self._binaries or {}
-        return "\n".join(describe(unit, binaries.get(name)) for name, unit in self.units.items())
+        return "\n".join(describe(unit, (self._binaries or {}).get(name)) for name, unit in self.units.items())

@@ -83,7 +83,7 @@ HEADS_OF_BIASES: Annotated[int, Provenance("2026-11-26", "H200", "docs/notes/den
 WINDOW_WARPS: Annotated[int, Provenance("2026-11-25", "H100", _DROPOUT)] = 3
 """Warps of the producer that bring windows, beside the one that loads."""
 ROLLED_DROPOUT: Annotated[int, Provenance("2026-11-26", "H100", _DROPOUT)] = 64
-"""Columns of queries beyond which rounds of bits stay a loop."""
+"""Columns of values beyond which rounds of bits stay a loop in loops over keys that are joined."""
 
 # ---- kernels over pairs (`hopper/pairs*.py`, `passes/split_pairs.py`, `forming/pairs.py`)
 PAIR_REGISTERS: Annotated[Registers, Provenance("2026-11-21", "ptxas", "commit 3f8f7c71")] = {1: (0, 0), 2: (240, 24), 3: (160, 32)}

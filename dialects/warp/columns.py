@@ -4,10 +4,11 @@ from typing import Any
 
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import bytes_of, in_form, inside, is_global, is_shared, row_bytes, swizzle_of
+from attn_mlir.dialects.warp.kinds import in_form, inside, is_global, is_shared, row_bytes, swizzle_of
+from attn_mlir.dialects.warp.structure import WARPS
 from attn_mlir.mlir import ext, ir
 
-_LANES, _WARPS, _SWIZZLE = 32, 4, 128
+_LANES, _SWIZZLE = 32, 128
 
 
 def _is_numbers(type_: ir.Type) -> bool:
@@ -26,9 +27,9 @@ class SumColumnsOp(Warp.Operation, name="sum_columns"):
     def verify_invariants(self) -> bool:
         tile, numbers = self.tile.type, self.target.type
         fits = in_form(tile, "tile") is not None and str(tile.element_type) == "f32" and _is_numbers(numbers)
-        fits = fits and list(tile.shape) == [64, 64] and numbers.shape[1] == 64 and numbers.shape[0] % _WARPS == 0
+        fits = fits and list(tile.shape) == [64, 64] and numbers.shape[1] == 64 and numbers.shape[0] % WARPS == 0
         return check(
-            self, fits, f"adds up a tile 64x64 of f32 into memref<m x 64 x f32>, m a multiple of {_WARPS}, got {tile} and {numbers}"
+            self, fits, f"adds up a tile 64x64 of f32 into memref<m x 64 x f32>, m a multiple of {WARPS}, got {tile} and {numbers}"
         )
 
 
@@ -49,9 +50,7 @@ class StoreSumsOp(Warp.Operation, name="store_sums"):
 
     def verify_invariants(self) -> bool:
         numbers, memory = self.source.type, self.target.type
-        fits = (
-            _is_numbers(numbers) and numbers.shape[1] <= _LANES * _WARPS and is_global(memory, 3, 4) and str(memory.element_type) == "f32"
-        )
+        fits = _is_numbers(numbers) and numbers.shape[1] <= _LANES * WARPS and is_global(memory, 3, 4) and str(memory.element_type) == "f32"
         return check(
             self, fits, f"stores sums of memref<m x n x f32> to a memref [B, H, S] of f32, maybe in slots, got {numbers} and {memory}"
         )
@@ -108,8 +107,8 @@ class StoreLanesOp(Warp.Operation, name="store_lanes"):
         fits = fits and tile.shape[1] <= memory.shape[3]
         if not check(self, fits, f"stores rows of a tile in columns of a memref [B, H, S, D] of its elements, got {tile} and {memory}"):
             return False
-        swizzle, row = swizzle_of(tile), bytes_of(tile) // tile.shape[0]
-        shared = tile.shape[0] % _LANES == 0 and swizzle > 0 and row == swizzle
+        swizzle = swizzle_of(tile)
+        shared = tile.shape[0] % _LANES == 0 and swizzle > 0 and row_bytes(tile) == swizzle
         return check(
             self, shared, f"stores a multiple of {_LANES} rows, which warps share, of one swizzle atom each, got {tile}"
         ) and check(self, not inside(self, "warp.elect"), "is for all lanes of a warpgroup: it does not stand in 'warp.elect'")

@@ -7,12 +7,10 @@ from typing import Any
 from attn_mlir.dialects.regions import walk
 from attn_mlir.dialects.verify import check, entry_block, terminator
 from attn_mlir.dialects.warp.dialect import Warp
-from attn_mlir.dialects.warp.kinds import in_form, inside, is_shared, is_tile
+from attn_mlir.dialects.warp.kinds import STEP, in_form, inside, is_shared, is_tile
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.mlir import ext, ir
 
-_TOGETHER = 16
-"""Columns of a step of products, which lie together in registers."""
 REDUCTIONS = ("sum", "max", "min")
 _SHARED_COLUMNS = 128
 """Those whose bits of dropout the lanes of a warp make at a time."""
@@ -143,8 +141,8 @@ class ColumnsOp(Warp.Operation, name="columns", traits=[ext.Pure]):
         if not check(self, same, f"gives columns of a tile, got {self.result.type} of {self.tile.type}"):
             return False
         (rows, columns), (others, own), first = self.tile.type.shape, self.result.type.shape, self.first.value
-        fits = rows == others and first % _TOGETHER == 0 and own % _TOGETHER == 0 and 0 <= first <= columns - own
-        return check(self, fits, f"begins and ends at multiples of {_TOGETHER} of {columns} columns, got {own} from {first} on")
+        fits = rows == others and first % STEP == 0 and own % STEP == 0 and 0 <= first <= columns - own
+        return check(self, fits, f"begins and ends at multiples of {STEP} of {columns} columns, got {own} from {first} on")
 
 
 class VoteOp(Warp.Operation, name="vote", traits=[ext.Pure]):

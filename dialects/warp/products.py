@@ -5,11 +5,8 @@ from typing import Any
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.verify import check
 from attn_mlir.dialects.warp.dialect import PendingType, Warp
-from attn_mlir.dialects.warp.kinds import in_form, is_shared, settled
+from attn_mlir.dialects.warp.kinds import STEP, in_form, is_shared, settled
 from attn_mlir.mlir import ext, ir
-
-STEP = 16
-"""Columns that one product of 16-bit elements sums over at a time."""
 
 
 def _checks_product(op: Any) -> bool:

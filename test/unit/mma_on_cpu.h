@@ -31,8 +31,11 @@ inline uint16_t half_at(uint32_t address) {
   return value;
 }
 inline char stacks[32][1 << 16];
+// In ascending order in one call, in descending order in the next.
 template <class Work> void run_warp(Work work) {
   static Work *given;
+  static bool descending = true;
+  descending = !descending;
   given = &work;
   for (int lane = 0; lane < 32; ++lane)
     whole.lanes[lane].prepare(stacks[lane], sizeof stacks[lane], [] {
@@ -41,7 +44,10 @@ template <class Work> void run_warp(Work work) {
       whole.meet();
     });
   for (whole.left = 32; whole.left == 32;)
-    for (whole.running = 0; whole.running < 32; ++whole.running) whole.between.switch_to(whole.lanes[whole.running]);
+    for (int n = 0; n < 32; ++n) {
+      whole.running = descending ? 31 - n : n;
+      whole.between.switch_to(whole.lanes[whole.running]);
+    }
   if (whole.left) puts("some lanes do not come to a meeting"), exit(1);
 }
 

@@ -114,15 +114,27 @@ def test_damaged_libraries_on_disk_are_built_again(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path))
     code = kernel("x[t] = 1.f;")
     build._runtime.cache_clear()
+    build._precompiled.cache_clear()
     EmulatedHipKernel(code)
     entries = [path for path in tmp_path.iterdir() if path.suffix != ".json"]
-    assert sorted(path.suffix for path in entries) == [".o", ".o", ".o", ".so"]
+    assert sorted(path.suffix for path in entries) == [".o", ".o", ".o", ".pch", ".so"]
     for path in entries:
         disk_cache.save(path.stem, path.suffix[1:], b"", {})
     build._runtime.cache_clear()
+    build._precompiled.cache_clear()
     x = torch.zeros(64)
     EmulatedHipKernel(code).run([x], {0}, (1, 1, 1))
     assert x.sum() == 64 and all(path.read_bytes() for path in entries)
+
+
+def test_a_header_of_the_system_that_changes_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ATTN_MLIR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CPATH", str(tmp_path))
+    for value in ("1", "22"):
+        (tmp_path / "string.h").write_text(f"#include_next <string.h>\n#define CHANGED {value}\n")
+        build._precompiled.cache_clear()
+        EmulatedHipKernel(kernel(f'static_assert(CHANGED == {value}, "");'))  # or clang refuses what it has read
+    build._precompiled.cache_clear()
 
 
 def test_inputs_cannot_be_written() -> None:

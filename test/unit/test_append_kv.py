@@ -117,6 +117,8 @@ def test_values_are_columns_of_keys_or_others_beside_them() -> None:
     append_kv(cache, cache[..., 1:5], k, k[..., 1:5].clone(), used)
     assert torch.equal(cache[0, 1:3].nan_to_num(7), k[0].nan_to_num(7)) and torch.equal(cache[1, :2], k[1])
     before = cache.clone()
+    with pytest.raises(ArgumentError, match="v_cache has columns 1 to 4"):  # a step over the only head means nothing
+        append_kv(cache, cache.squeeze(2)[..., 1:5].unsqueeze(2), k, k[..., 1:5] + 1, used)
     for v, mods in ((k[..., 1:5] + 1, {}), (k[..., 1:5], dict(zip(("rotary_cos", "rotary_sin"), tables(8, 4), strict=True)))):
         with pytest.raises(ArgumentError, match="v_cache has columns 1 to 4 of k_cache in the same memory"):
             append_kv(cache, cache[..., 1:5], k, v, used, **mods)

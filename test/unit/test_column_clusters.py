@@ -228,6 +228,7 @@ def test_ways_of_exchange(chosen: dict[str, int | str], printed: str) -> None:
     program = trace(Definition(softmax, mask_mod=causal, scale=0.125), Inputs("bf16", 512, 512))
     (code,) = kernels(replace(program, text=with_choices(program.text, {EVERY: {"cluster": 2, **chosen}})), ("",), ("nvidia",))
     assert not complaints(code) and code.shared_bytes <= 232448 and printed in code.source
+    assert ("_to_cluster<2, 32768>(next" in code.source) == bool(chosen.get("ahead", 1))
 
 
 @pytest.mark.parametrize("chosen", [{"ahead": 3}, {"exchange": "letters"}])

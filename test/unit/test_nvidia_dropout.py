@@ -170,6 +170,12 @@ def test_lanes_make_them_once_weights_are_packed(dim: int, mask: Any, kind: str)
     assert f"attn::dropout_of_keys<{128 if dim == 64 else 64}, {4 if dim == 64 else 2}>" in body and "philox_two(" not in body
 
 
+@pytest.mark.parametrize("function", ["inference", "fwd", "bwd"])
+def test_seeds_have_64_bits(function: str) -> None:
+    parameters = [each for each in _kernel(function, {}, 64, None, "int").parameters if each.kind == "scalar"]
+    assert [each.type for each in sorted(parameters, key=lambda each: each.argument)[:2]] == ["long long", "long long"]
+
+
 def test_bits_of_each_map() -> None:
     own = _kernel("inference", {"dropout": "own"}).source
     assert "philox_two(" in own and "any_reaches<" not in own[own.index("__global__") :]

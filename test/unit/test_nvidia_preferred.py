@@ -11,6 +11,7 @@ from attn_mlir.backends.gpu.scheduled import scheduled
 from attn_mlir.backends.nvidia import pipeline
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.backends.program import OUTLINE, function_named
+from attn_mlir.diagnostics import DiagnosticError
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.program import Definition, trace
@@ -23,7 +24,7 @@ def made_by(text: str, function: str, prepare: str) -> str:
     return str(schedule_of(text, function, prepare)["emitter"])
 
 
-def schedule_of(text: str, function: str, prepare: str, **choices: int) -> attributes.Fields:
+def schedule_of(text: str, function: str, prepare: str, **choices: str | int) -> attributes.Fields:
     """The schedule of the last kernel of a program, for which somebody may have made `choices`."""
     with loaded() as context:
         module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a", **choices}, pipeline.KERNEL, "NVIDIA", wide=True)
@@ -147,3 +148,26 @@ def test_what_somebody_chose_stays() -> None:
     text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 128, 128)).text
     made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), named=0, elect=1)
     assert (made["emitter"], made["reduction_warps"], made["claims"], made["named"], made["elect"]) == ("warp", 1, 1, 0, 1)
+
+
+@pytest.mark.parametrize("choices", [{"align": "end", "tell": 1}, {"align": "start", "tell": 0}], ids=str)
+def test_what_passes_alone_read_is_as_asked(choices: dict[str, str | int]) -> None:
+    """The Hopper emitter's schedules have no such field."""
+    text = trace(Definition(rows.softmax, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made = schedule_of(text, "attention", OUTLINE, **choices)
+    assert made["emitter"] == "warp" and {name: made.get(name) for name in choices} == choices
+
+
+def test_blocks_of_rows_that_cannot_end_with_the_rows() -> None:
+    text = trace(Definition(rows.softmax, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    with pytest.raises(DiagnosticError, match="align can be 'start' or 'end', not 'middle'"):
+        schedule_of(text, "attention", OUTLINE, align="middle")
+    text = trace(Definition(rows.softmax, mask_mod=MASKS["entries"], scale=0.125), Inputs("f16", 64, 64)).text
+    with pytest.raises(DiagnosticError, match="align can be 'start', not 'end'"):
+        schedule_of(text, "attention", OUTLINE, align="end")
+
+
+def test_machines_without_tilelang_have_the_same_kernels() -> None:
+    text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made, without = (schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), **choices) for choices in ({}, {"tilelang": 0}))
+    assert made == without and made["emitter"] == "warp"

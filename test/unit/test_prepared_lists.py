@@ -118,18 +118,19 @@ PLACED = {
 @needs_host_clang
 @pytest.mark.parametrize("wrong", [False, True])
 @pytest.mark.parametrize("end", [0, 1, 2])
+@pytest.mark.parametrize("queries", [[3, 0, 5, 1, 4, 0], [1, 1, 0, 1, 5, 5], [0, 0, 0, 12, 1, 0], [1] * 13])
 @pytest.mark.parametrize("case", list(PLACED))
-def test_lists_of_packed_sequences(case: str, end: int, wrong: bool, hosted: None) -> None:
+def test_lists_of_packed_sequences(case: str, queries: list[int], end: int, wrong: bool, hosted: None) -> None:
     """Queries of several sequences, some without queries or keys; wrong offsets lead somewhere, and both ways there."""
     (heads, keys, page, rows, steps), most = PLACED[case], 90
-    queries, lengths = [3, 0, 5, 1, 4, 0], torch.tensor([40, 7, 33, 90, 0, 8], dtype=torch.int32)
-    used = torch.tensor(queries, dtype=torch.int32)
+    sequences = len(queries)
+    used, lengths = torch.tensor(queries, dtype=torch.int32), torch.tensor([40, 7, 33, 90, 0, 8] * 3, dtype=torch.int32)[:sequences]
     begins = used.cumsum(0, dtype=torch.int32) - used
     if wrong:
-        used, lengths = torch.randint(-3, 20, (6,), dtype=torch.int32), torch.randint(-9, 200, (6,), dtype=torch.int32)
+        used, lengths = (torch.randint(*span, (sequences,), dtype=torch.int32) for span in ((-3, 20), (-9, 200)))
     key_begins = lengths.cumsum(0, dtype=torch.int32) - lengths
     columns = -(-most // page) if page else 0
-    table = torch.randint(0, 50, (6, columns + 1), dtype=torch.int32)[:, :columns] if page else None
+    table = torch.randint(0, 50, (sequences, columns + 1), dtype=torch.int32)[:, :columns] if page else None
     places = ListPlaces(begins, used, key_begins, lengths, table, page, rows, steps, end)
     blocks, count = -(-most // keys), 12
     whole = (1, 1, 15) if heads == 1 else (15, heads, 1)  # two queries are in no sequence

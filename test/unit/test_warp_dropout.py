@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import attn_mlir
-from attn_mlir import attention, masks
+from attn_mlir import attention, attention_varlen, masks
 from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.derivatives import derivative
 from attn_mlir.errors import UnsupportedError
@@ -43,16 +43,37 @@ def test_maxima_that_come_late_are_found_without_what_is_dropped() -> None:
         k = k.flip(2)
 
 
+@pytest.mark.parametrize(("columns", "dtype"), [(48, torch.bfloat16), (112, torch.float16)], ids=str)
+def test_packed_sequences_of_columns_that_were_not_timed(columns: int, dtype: torch.dtype) -> None:
+    begins = torch.tensor([0, 1, 18, 18, 60], dtype=torch.int32)
+    q, k, v = (torch.randn(60, heads, columns).to(dtype) for heads in (1, 1, 1))
+    options: Any = {"mask_mod": masks.causal(), "dropout_p": P, "dropout_seed": SEED}
+    o = attention_varlen(q, k, v, begins, device=DEVICE, **options)
+    wanted = attention_varlen(q.double(), k.double(), v.double(), begins, device="cpu", **options)
+    atol = (4e-3 if dtype == torch.float16 else 2e-2) * float(wanted.abs().max())
+    torch.testing.assert_close(o.double(), wanted, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize("columns", [16, 80])
+def test_bf16_of_columns_that_were_not_timed(columns: int) -> None:
+    q, k, v = (torch.randn(1, heads, 70, columns).to(torch.bfloat16) for heads in (2, 1, 1))
+    compare(q, k, v, 2e-2, mask_mod=masks.causal())
+
+
 def test_bf16_and_fully_masked_rows() -> None:
     q, k, v = (torch.randn(1, 2, 150, 64).to(torch.bfloat16) for _ in range(3))
     compare(q, k, v, 2e-2, mask_mod=lambda b, h, i, j: (i >= j) & (i != 3) & ((i < 20) | (i > 29)))
 
 
-@pytest.mark.parametrize(("columns", "function"), [(32, "inference"), (64, "fwd"), (64, "inference"), (96, "inference"), (128, "fwd")])
+@pytest.mark.parametrize(("columns", "function"), [(32, "inference"), (64, "fwd"), (64, "inference"), (96, "inference"), (128, "fwd"),
+                                                  (128, "inference")])  # fmt: skip
 def test_kernels_of_passes_share_them(columns: int, function: str) -> None:
+    """In joined loops of wide rows, those of causal masks without residuals, rounds of Philox are a loop."""
     schedule, source = _planned(function, columns, {})
     assert (schedule["emitter"], schedule["dropout"]) == ("warp", "lanes")
     body = source[source.index("__global__") :]
+    rows, unroll = (192 if columns <= 64 else 128), 1 if (columns, function) == (128, "inference") else 7
+    assert f"attn::dropout_of_warp<{rows}, 128, {unroll}>" in body
     assert body.count("attn::dropout_of_warp<") == body.count("attn::drop_own<") > 0 and "philox_kept(" not in body
     schedule, source = _planned(function, columns, {"dropout": "own"})
     assert schedule["emitter"] == "hopper" and "philox_two(" in source

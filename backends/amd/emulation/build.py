@@ -27,6 +27,8 @@ _KERNEL = ("-DATTN_AMD_EMULATED", "-fsanitize=thread", "-ffp-contract=fast", "-f
            "-gline-tables-only", "-Wno-unknown-attributes", "-Wno-psabi", "-w")  # fmt: skip
 _LINK = ("-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs")
 _HEADER, _INCLUDED = "attn_amd_emulated.h", (f"-I{_HERE}", f"-I{_HERE.parent}")
+_READ = "read"
+"""Of an entry: the files that clang read for it, and hashes of them."""
 _LINES = 30
 
 
@@ -91,28 +93,40 @@ def _runtime(clang: str) -> tuple[bytes, ...]:
 
 
 def _runtime_object(clang: str, name: str) -> bytes:
-    return _part(clang, (*_LANGUAGE, _RUNTIME_LEVEL, *_processor(), "-c"), name, "o", _object)
+    return _part(clang, (*_LANGUAGE, _RUNTIME_LEVEL, *_processor(), "-c"), (name, "o"), _object)
 
 
 @cache
 def _precompiled(clang: str, flags: tuple[str, ...]) -> bytes:
     """The header that all kernels begin with, as clang has read it: a third of what there is to compile."""
-    # Without times of files, which differ between installations: the key has what they hold, and where they are.
-    return _part(clang, (*flags, *_INCLUDED, "-Xclang", "-fno-pch-timestamp", "-x", "c++-header"), _HEADER, "pch", lambda code, _: code)
+    # Without times of files, which differ between installations: the entry has what all files held, the key where ours are.
+    return _part(clang, (*flags, *_INCLUDED, "-Xclang", "-fno-pch-timestamp", "-x", "c++-header"), (_HEADER, "pch"), _current)
 
 
-def _part(clang: str, flags: Sequence[str], name: str, suffix: str, load: Callable[[bytes, dict[str, Any]], bytes]) -> bytes:
-    """What clang makes of a file of this folder, or finds on disk."""
+def _part(clang: str, flags: Sequence[str], made_of: tuple[str, str], load: Callable[[bytes, dict[str, Any]], bytes]) -> bytes:
+    """What clang makes of a file of this folder, with a suffix, or finds on disk."""
+    name, suffix = made_of
     key = disk_cache.key_of((_HERE / name).read_text(), " ".join(flags), version_of(clang)[1], _headers())
     found = disk_cache.find(key, suffix, load)
     if found is not None:
         return found
     with tempfile.TemporaryDirectory() as folder:
-        target = Path(folder) / f"{name}.{suffix}"
-        _run([clang, *flags, str(_HERE / name), "-o", str(target)], None)
-        made = target.read_bytes()
-    disk_cache.save(key, suffix, made, {})
+        target, told = Path(folder) / f"{name}.{suffix}", Path(folder) / "read"
+        _run([clang, *flags, "-MD", "-MF", str(told), str(_HERE / name), "-o", str(target)], None)
+        made, read = target.read_bytes(), shlex.split(told.read_text().partition(":")[2].replace("\\\n", " "))
+    disk_cache.save(key, suffix, made, {_READ: {path: _content(path) for path in read}})
     return made
+
+
+def _content(path: str) -> str:
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
+
+
+def _current(code: bytes, fields: dict[str, Any]) -> bytes:
+    """The code of an entry. Raises ValueError or OSError where a file that clang read, of the system too, changed."""
+    if any(_content(path) != content for path, content in fields[_READ].items()):
+        raise ValueError("a header has changed, and clang refuses what it has read before")
+    return code
 
 
 def _object(code: bytes, _: dict[str, Any]) -> bytes:

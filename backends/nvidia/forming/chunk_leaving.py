@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
-from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, STORES, THREADS
+from attn_mlir.backends.nvidia.forming.facts import COLUMN_SUMS, CUT, STORES, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer
@@ -56,7 +56,7 @@ class LeavingFormer(ChunksFormer):
                         scf.YieldOp([])
             # wgmma reads what all warps have written.
             build.op("fence_async")
-            build.op("named_sync", [build.index(EXCHANGE + 1)], threads=THREADS * self.warpgroups)
+            build.op("named_sync", [build.index(CUT)], threads=THREADS * self.warpgroups)
             scf.YieldOp([])
 
     def _give_last(self) -> None:
@@ -85,7 +85,7 @@ class LeavingFormer(ChunksFormer):
                     self.known[op.results[0]] = made
         stores = [op for op in self.leaving if op.name == "tile.store"]
         if self.products:
-            build.op("named_sync", [build.index(EXCHANGE + 2)], threads=THREADS * self.warpgroups)
+            build.op("named_sync", [build.index(COLUMN_SUMS)], threads=THREADS * self.warpgroups)
             branch = scf.IfOp(self.leads)
             with ir.InsertionPoint(branch.then_block):
                 for op in stores:

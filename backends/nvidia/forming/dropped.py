@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.dropout import keys_along_columns, keys_follow
@@ -10,6 +11,8 @@ from attn_mlir.passes.regions import find_all, maker
 
 _COLUMNS = 128
 """Those whose bits the lanes of a warp make at a time."""
+_OF_HEAD = 6
+"""Operands of `attn.kept` that are the same for all bits a warp makes: all but the query and the key."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ def _dropped(kept: ir.Operation) -> Dropped:
         raise Refused("a map asks several times what is kept")
     if not (keys_along_columns(kept) and keys_follow(kept)):
         raise Refused("keys of the columns of a map do not follow each other")
+    if any(dependence(kept.block).get(value) for value in list(kept.operands)[:_OF_HEAD]):
+        raise Refused("rows of a map are not those of one head")
     uses = [use.owner.operation for use in kept.results[0].uses]
     if len(uses) != 1 or not _chooses(uses[0], kept.results[0]):
         raise Refused("what is kept decides about more than zeros")

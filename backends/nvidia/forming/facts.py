@@ -12,18 +12,11 @@ SCHEDULE = "warp.schedule"
 FIELDS = (
     *("stages", "first_stages", "warp_rows", "group", "reverse", "draw", "order", "align", "join", "ping_pong"),
     *("lazy_rescale", "producer_registers", "consumer_registers", "key_sums", "together", "uniform", "pack", "occupancy", "shift", "tell"),
-    "early",
-    "claims",
-    "tile_stages",
-    "windows",
-    "turned",
-    "reduction_warps",
-    "named",
-    "elect",
-    "held",
-    "dropout",
+    *("early", "claims", "tile_stages", "windows", "turned", "reduction_warps", "named", "elect", "held", "dropout"),
 )
 """Names of choices that passes read in it, or in that of tiles."""
+OF_HOPPER = frozenset({"reduction_warps", "held"})
+"""Of these, those that a schedule of the Hopper emitter has, too: there they are for its own kernels, and passes do not take them over."""
 PING_PONG = 1
 """The first of the named barriers of warpgroups in ping-pong, one for each of them; 0 is that of all threads."""
 ADDITIONS = 5
@@ -31,7 +24,13 @@ ADDITIONS = 5
 STORES = 8
 """The first of the named barriers at which a warpgroup's threads meet before a store, one for each of them."""
 EXCHANGE = 12
-"""The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory."""
+"""The named barrier at which all warpgroups of a role meet before and behind the exchange of weights through shared memory.
+
+Where named barriers tell of late sums (`warp-delay-sums`), this and the next three are the barriers of weights that were written, and
+`PING_PONG` and the next three those of weights that were multiplied.
+"""
+CUT, COLUMN_SUMS = EXCHANGE + 1, EXCHANGE + 2
+"""Of scans, where all warpgroups meet once rows of the next sequence are zeros, and once sums along columns are in shared memory."""
 ALL = 1
 """The named barrier at which all warps of a kernel without a producer meet, before copies and behind them."""
 THREADS = 128

@@ -8,7 +8,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.claims import Claims, is_alone, is_apart
-from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
+from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, OF_HOPPER, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST
@@ -18,8 +18,6 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
-_HOPPER = ("reduction_warps", "held")
-"""Fields that a schedule of the Hopper emitter has for its own kernels."""
 _WIDE = 128
 """Columns of rows from which on a kernel is one of wide rows."""
 
@@ -57,13 +55,8 @@ class PairsFormer(Former):
         own = {"group": 1} if self.order is not None and self.order.masked else {}
         if self.order is None or self.packed is not None:
             own |= LONGEST_FIRST
-        others = (
-            "group",
-            "heads",
-            "join",
-            *(("claims",) if self.claims is None else ()),
-            *(_HOPPER if fields.get("emitter") != "warp" else ()),
-        )
+        others = {"group", "heads", "join", *(("claims",) if self.claims is None else ())}
+        others |= OF_HOPPER if fields.get("emitter") != "warp" else set()
         given = {name: value for name, value in fields.items() if name not in others}
         return attributes.write({**thresholds.BACKWARD_FIELDS, **thresholds.BACKWARD_CHOICES[self._kind()], **given, **own})
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.outputs import NARROW
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
 from attn_mlir.backends.nvidia.hopper import pairs_dropout
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -28,7 +29,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
-from attn_mlir.backends.nvidia.hopper.pairs_tiles import NARROW, narrow_sums
+from attn_mlir.backends.nvidia.hopper.pairs_tiles import narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_turns import tile_fields
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
 from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked

@@ -13,11 +13,6 @@ from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 from attn_mlir.passes.tiling.positions import Positions, window_of
 
-NARROW = "narrow"
-"""In a schedule: "number:element" of an output, counted from behind the last one, whose sums may be of the element type of what is added,
-as long as few meet (`gpu.outputs`)."""
-
-
 SLOTS = 3
 """Dimensions in front of what is scattered to: chunks, batch and heads."""
 _BYTES = {"f32": 4, "f16": 2, "bf16": 2}

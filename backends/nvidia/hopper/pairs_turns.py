@@ -10,6 +10,7 @@ zeros for the first queries where a mask hides those: where no program comes.
 from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.outputs import ENTRIES, ROWS, STORED
 from attn_mlir.backends.gpu.structure import body, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -23,12 +24,8 @@ from attn_mlir.backends.nvidia.ordered_sums import depends
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker
 
-STORED = "stored_tiles"
-"""In a schedule, as `pairs_tiles.NARROW`: outputs whose tiles are all stored where TMA can write them (`gpu.outputs`)."""
 WARPS = "tile_warps"
 """In a schedule: 1 where warps of the producer send tiles."""
-ENTRIES, ROWS = "turn_entries", "turn_rows"
-"""In a schedule: up to how many batch entries take turns, with how many queries for each. Else, but for one entry, all add to zeros."""
 _FULL = 10
 """Named barrier of the first warpgroup and stage: its tile is in shared memory. One for each stage, as consumers may be two steps ahead of
 who sends: they come to one again only when their stage was given back."""

@@ -7,9 +7,8 @@ from attn_mlir.backends.nvidia.forming.facts import chosen
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.kinds import STEP, settled
 from attn_mlir.dialects.warp.layouts import Fragment, fragment
-from attn_mlir.dialects.warp.products import STEP
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker, walk

@@ -55,7 +55,7 @@ class NvidiaSliceValues(SliceValues):
         cluster = cluster_of(function, attention) if self.columns == MAX_COLUMNS else None
         choices = attributes.read(function, attributes.CHOICES)
         if cluster is not None and cluster.parts > 1:
-            before = narrow(function, attention, cluster)
+            before = narrow(function, attention, cluster, choices_in(module))
             if is_made(module, function, pipeline.SLICED):
                 return True
             for value, type_ in before.items():

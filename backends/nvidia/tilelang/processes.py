@@ -68,7 +68,7 @@ class Process:
             left = end - time.monotonic()
             if not select.select([self._process.stdout], [], [], max(0.0, min(left, _LOOKS)))[0]:
                 # Python waits for all threads before it ends.
-                ends = not threading.main_thread().is_alive() and not wanted()
+                ends = _ends(wanted)
                 if left > _LOOKS and not ends:
                     continue
                 self._process.kill()
@@ -102,6 +102,8 @@ def run(path: str, arch: str, limit: float, wanted: Callable[[], bool] = lambda:
 
     Raises CompileError after `limit` seconds, and where this program ends while nobody waits for it: it is not `wanted`.
     """
+    if _ends(wanted):
+        raise CompileError("the program has ended")
     while (process := _waiting()) is not None:
         try:
             return _done(process, process.lower(path, arch, limit, wanted))
@@ -112,6 +114,11 @@ def run(path: str, arch: str, limit: float, wanted: Callable[[], bool] = lambda:
         return _done(process, process.lower(path, arch, limit, wanted))
     except EOFError:
         return {"error": process.said()}
+
+
+def _ends(wanted: Callable[[], bool]) -> bool:
+    """Whether this program ends, which a thread that nobody waits for has to let it do."""
+    return not threading.main_thread().is_alive() and not wanted()
 
 
 def _waiting() -> Process | None:

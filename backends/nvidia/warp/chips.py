@@ -32,11 +32,11 @@ RULES: dict[str, Rule] = {
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async drop fence_async make_rows mbarrier "
-        "mma_async mma_begin mma_commit mma_wait registers store_async store_commit store_wait wait"
+        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async drop fence_async hold make_rows "
+        "mbarrier mma_async mma_begin mma_commit mma_wait registers store_async store_commit store_wait wait write_transposed"
     ).split()
 )  # fmt: skip
-"""Ops whose instructions came with sm_90: TMA, wgmma, mbarriers that are waited for."""
+"""Ops whose instructions came with sm_90: TMA, wgmma, stmatrix, mbarriers that are waited for."""
 AMPERE_RULES = {name: rule for name, rule in RULES.items() if name not in _OF_HOPPER}
 
 

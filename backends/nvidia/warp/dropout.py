@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.dialects.regions import around, maker
+from attn_mlir.dialects.warp.structure import shares
 from attn_mlir.mlir import ir
 
 HEADER = "../hopper/attn_dropout.cuh"
@@ -62,8 +63,8 @@ def _warpgroups(op: ir.Operation) -> tuple[int, int]:
     role = next(above for above in around(op) if above.name == "warp.role")
     kernel = next(above for above in around(op) if above.name == "warp.kernel")
     roles = [view.operation for view in kernel.regions[0].blocks[0].operations if view.operation.name == "warp.role"]
-    counts = [plain(each, "warpgroups") for each in roles]
-    return plain(role, "warpgroups"), sum(counts[: roles.index(role)])
+    before = [each for each in roles[: roles.index(role)] if not shares(each)]
+    return plain(role, "warpgroups"), sum(plain(each, "warpgroups") for each in before)
 
 
 RULES: dict[str, Rule] = {"warp.drop": _drop}

@@ -47,7 +47,7 @@ class Numbers(IntegerRanges):
                 return (min(low, 0), max(high, 0)) if fits_int((low, high)) else type_bounds(value.type)
             case "scf.for" | "scf.while" if isinstance(value.type, ir.IndexType):
                 return COUNTS
-            case "warp.kernel" if isinstance(value.type, ir.IndexType):
+            case "warp.kernel" if isinstance(value.type, ir.IndexType) and not _seeds(value):
                 return (-(1 << 31), (1 << 31) - 1)
         return type_bounds(value.type)
 
@@ -57,3 +57,8 @@ class Numbers(IntegerRanges):
         if shape.rank in (3, 4) and 0 <= axis < 3:
             return (0, POSITIONS if axis == 2 else HEADS)
         return super()._dim(op)
+
+
+def _seeds(value: ir.Value) -> bool:
+    """Whether dropout's bits are made of it: seeds have 64 bits."""
+    return any(use.owner.operation.name == "attn.kept" for use in value.uses)

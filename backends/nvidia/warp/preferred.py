@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.passes.lazy_rescale import FREE
 from attn_mlir.backends.gpu.scalar_bounds import reads_work
 from attn_mlir.backends.gpu.scalars import dependence
 from attn_mlir.backends.nvidia import narrow_windows, thresholds
-from attn_mlir.backends.nvidia.forming.facts import FIELDS
+from attn_mlir.backends.nvidia.forming.facts import FIELDS, OF_HOPPER
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
@@ -55,10 +55,8 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 """What weights are, by the exponentials of a pair, where they have a maximum or, in a backward pass, two numbers of each query."""
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
-_HOPPER = frozenset({"reduction_warps", "held"})
-"""Of the fields that passes read, those whose values in a schedule of the Hopper emitter are for its kernels."""
 _READ = frozenset(
-    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - _HOPPER
+    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - OF_HOPPER
 )
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
@@ -67,20 +65,23 @@ def preferred(kernel: ir.Operation, fields: Fields) -> Fields:
     """A schedule of the Hopper emitter, with "warp" as its emitter where passes form a kernel that was measured to be no slower.
 
     Where somebody chose something that passes do not read, or an emitter, it stays as it is. Raises UnsupportedError where lanes were asked
-    to share bits of dropout, and no kernel does so.
+    to share bits of dropout, or blocks of rows to end with the rows, and no kernel does so.
     """
-    choices = attributes.read(kernel, CHOICES)
-    asked = {name for name in choices if not name.startswith(attributes.LAUNCH)}
-    dropout = str(choices.get("dropout", "")) if attributes.grid_kind(kernel) == "rows" and drops(kernel) else ""
+    choices, rows = attributes.read(kernel, CHOICES), attributes.grid_kind(kernel) == "rows"
+    asked = {name: value for name, value in choices.items() if not name.startswith(attributes.LAUNCH)}
+    dropout = str(choices.get("dropout", "")) if rows and drops(kernel) else ""
     made = fields
-    if fields.get("emitter") == "hopper" and not asked - _READ and dropout != "own":
+    if fields.get("emitter") == "hopper" and not asked.keys() - _READ and dropout != "own":
         made = _made(kernel, fields, asked)
-    if dropout == "lanes" and made.get("dropout") != "lanes":
-        raise UnsupportedError("in a schedule of this program dropout can be 'own', not 'lanes'")
+    aligned = str(choices.get("align", "")) if rows and fields.get("emitter") == "hopper" else ""
+    for name, value, values in (("dropout", dropout, ("own", "lanes")), ("align", aligned, ("start", "end"))):
+        if value and (value not in values or (value == values[1] and made.get(name) != value)):
+            possible = repr(values[0]) if value in values else " or ".join(map(repr, values))
+            raise UnsupportedError(f"in a schedule of this program {name} can be {possible}, not {value!r}")
     return made
 
 
-def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
+def _made(kernel: ir.Operation, fields: Fields, asked: Fields) -> Fields:
     """The schedule of the passes' kernel where that was measured and can be formed, else the one that there is."""
     key = _key(kernel)
     if not _is_measured(kernel, fields, key):
@@ -97,14 +98,15 @@ def _made(kernel: ir.Operation, fields: Fields, asked: set[str]) -> Fields:
     return made
 
 
-def _chosen(kernel: ir.Operation, fields: Fields, asked: set[str], key: tuple[str | int, ...]) -> Fields:
+def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str | int, ...]) -> Fields:
     """What the passes are told of a schedule, and what was measured to be best."""
     dense, dropped = not _is_packed(kernel), attributes.grid_kind(kernel) == "rows" and drops(kernel)
     read = _READ - {CLAIMS} - (frozenset() if dropped else {"dropout"})
-    kept = {name: value for name, value in fields.items() if name in read or name.startswith(attributes.LAUNCH)}
+    # The Hopper emitter's schedules have none of the fields that passes alone read.
+    known = {**{name: value for name, value in asked.items() if name in FIELDS}, **fields}
+    kept = {name: value for name, value in known.items() if name in read or name.startswith(attributes.LAUNCH)}
     if key in families.WARP_ADDED and dense:
-        chosen = attributes.read(kernel, CHOICES)
-        kept |= {name: chosen.get(name, value) for name, value in thresholds.ADDED_BACKWARD.items()}
+        kept |= {name: asked.get(name, value) for name, value in thresholds.ADDED_BACKWARD.items()}
         kept |= {name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {}
     elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes

@@ -10,9 +10,8 @@ from attn_mlir.backends.nvidia.warp.memory import HEADER, factor_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, SideBySide, WarpPrinter, plain
 from attn_mlir.diagnostics import source_line
 from attn_mlir.dialects.regions import maker
-from attn_mlir.dialects.warp.kinds import settled
+from attn_mlir.dialects.warp.kinds import STEP, settled
 from attn_mlir.dialects.warp.layouts import fragment
-from attn_mlir.dialects.warp.products import STEP
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 

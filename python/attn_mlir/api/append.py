@@ -73,7 +73,8 @@ def append_kv(
 def _check_columns(k_cache: Tensor, v_cache: Tensor, k: Tensor, v: Tensor) -> None:
     """Raises ArgumentError where v_cache is columns of k_cache, and v is not these of k, over which it would be written."""
     step, size = v_cache.data_ptr() - k_cache.data_ptr(), k_cache.element_size()
-    if k_cache.stride() != v_cache.stride() or k_cache.stride(3) != 1 or step % size:
+    steps = [a == b or count == 1 for a, b, count in zip(k_cache.stride(), v_cache.stride(), k_cache.shape[:3], strict=False)]
+    if not all(steps) or k_cache.stride(3) != 1 or v_cache.stride(3) != 1 or step % size:
         return
     first = step // size  # v_cache's first column among those of k_cache
     begin, end = max(first, 0), min(first + v.shape[3], k.shape[3])

@@ -216,7 +216,7 @@ def _copy_lanes_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: 
     flight = Flight([(warp, Access(("copy", next(machine.ids)), inst.location, ordinary=True)) for warp in unit.active])
     for warp, access in flight.accesses:
         machine.accesses.write(view.part(warp.number * size, size).cells(), warp, access)
-        machine.accesses.read(cells[_own(skipped, count, unit, warp.number)], warp, access, full=False)
+        machine.accesses.read(source.columns(cells[_own(skipped, count, unit, warp.number)]), warp, access, full=False)
     _fly(machine, unit, flight, view.array, landed)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from attn_mlir.dialects.warp.kinds import settled
 from attn_mlir.dialects.warp.layouts import fragment
+from attn_mlir.dialects.warp.structure import WARPS
 from attn_mlir.mlir import ir
 from attn_mlir.reference.scalar import SCALARS, round_to
 
@@ -42,10 +43,6 @@ _ROUNDED = frozenset(("arith.addf", "arith.subf", "arith.mulf", "arith.divf", "m
 """What rounds its result to float32: a product that a multiply-add takes from must be what the GPU has, or its residual is not seen."""
 
 
-_WARPS = 4
-"""Of a warpgroup."""
-
-
 class Inst:
     """An op. `scalar` computes its result of its operands, None for ops that are no scalar code; `ends`: it ends a block."""
 
@@ -75,7 +72,7 @@ def _part(alloc: ir.Operation) -> int:
         if view.name == "warp.view":
             columns = view.results[0].type.shape[-1]
             turns = any(use.owner.operation.name == "warp.write_transposed" for use in view.results[0].uses)
-            found.append(columns // _WARPS if turns else columns)
+            found.append(columns // WARPS if turns else columns)
     return min(found)
 
 
