@@ -25,7 +25,7 @@ def made_by(text: str, function: str, prepare: str) -> str:
 
 
 def schedule_of(text: str, function: str, prepare: str, **choices: str | int) -> attributes.Fields:
-    """The schedule of the last kernel of a program."""
+    """The schedule of the last kernel of a program, for which somebody may have made `choices`."""
     with loaded() as context:
         module, host = scheduled(context, text, function, prepare, {"arch": "sm_90a", **choices}, pipeline.KERNEL, "NVIDIA", wide=True)
         kernels = [function_named(module, step.kernel) for step in host.steps if step.kernel]
@@ -141,6 +141,13 @@ def test_no_sums_are_late() -> None:
     text = trace(Definition(rows.softmax, mask_mod=MASKS["documents"], scale=0.125), Inputs("f16", 128, 128)).text
     made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
     assert made["emitter"] == "warp" and "key_sums" not in made
+
+
+def test_what_somebody_chose_stays() -> None:
+    """How warps tell each other of weights, where warps that only add were measured with named barriers."""
+    text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 128, 128)).text
+    made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"), named=0, elect=1)
+    assert (made["emitter"], made["reduction_warps"], made["claims"], made["named"], made["elect"]) == ("warp", 1, 1, 0, 1)
 
 
 @pytest.mark.parametrize("choices", [{"align": "end", "tell": 1}, {"align": "start", "tell": 0}], ids=str)

@@ -63,6 +63,12 @@ def test_up_to_a_number_of_queries(length: int) -> None:
     right_in_each(made, [schedules_of(pairs_of(made))["sums 0 first, copies late"]], problem(length))
 
 
+def test_one_stage_of_queries() -> None:
+    """They and what consumers write are counted together: what they write stays in one stage, too."""
+    made = program(pipeline.SCHEDULE, key_sums="warpgroup", more={"emitter": "warp", "stages": 1, "block_q": 128, "block_kv": 64})
+    right_in_each(made, [schedules_of(pairs_of(made))["sums 0 first, copies late"]], problem(140))
+
+
 def never_told(ops: Ops) -> None:
     """Of a store that is done nobody hears."""
     for op in ops["order_pass"]:

@@ -28,8 +28,9 @@ class DelayWaits(Pass):
     """In loops of several products that are each waited for at once, moves every `warp.mma_wait` to where its fragment is needed first.
 
     What gives a stage back behind a wait (`warp.arrive`) moves along, as the product reads the stage until then. A wait stays before the
-    next wait, before a write to memory that its product reads, before a meeting of warpgroups where they write such memory, and, where a
-    stage is given back behind it, before waits for other stages: their copies may need that stage. `pending` is what was committed since.
+    next wait, before what gives such a stage back in a condition, before a write to memory that its product reads, before a meeting of
+    warpgroups where they write such memory, and, where a stage is given back behind it, before waits for other stages: their copies may
+    need that stage. `pending` is what was committed since.
 
     A kernel stays as it is, with the reason in `warp.refused`, where no loop has several such products.
     """
@@ -94,6 +95,8 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
         return True
     if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in _LEAVING for each in inner):
         return True
+    if any(each.name == "warp.arrive" and each.operands[1] in _stages(wait) for each in inner[1:]):
+        return True  # one in a condition does not move along
     names = {each.name for each in inner}
     if any(read & _buffers(each.operands[1]) for each in inner if each.name in _WRITES):
         return True
@@ -110,6 +113,18 @@ def _buffers(value: ir.Value) -> set[ir.Value]:
     if op.name == "warp.hold":
         return _buffers(op.operands[0])
     return {op.operands[0]} if op.name == "warp.view" else {buffer for part in op.operands for buffer in _buffers(part)}
+
+
+def _stages(wait: ir.Operation) -> set[ir.Value]:
+    """The stages of what the product that is waited for reads."""
+    todo, found = list(wait.operands[0].owner.operation.operands)[1:3], set[ir.Value]()
+    while todo:
+        op = maker(todo.pop(), "warp.view", "warp.concat", "warp.hold")
+        if op is not None and op.name == "warp.view":
+            found.add(op.operands[1])
+        elif op is not None:
+            todo += list(op.operands)[: 1 if op.name == "warp.hold" else None]
+    return found
 
 
 def _ops(block: ir.Block) -> list[ir.Operation]:

@@ -61,6 +61,8 @@ def _change(role: ir.Operation, product: ir.Operation, some: int) -> None:
     if needed > given:
         if not some:
             raise Refused(f"a factor in registers would make {needed} of a thread, which has {given}")
+        if not 0 < STEP * some < held.shape[1]:
+            raise Refused(f"`held` is 1 to {held.shape[1] // STEP - 1} of a factor of {held.shape[1]} columns, not {some}")
         _hold_some(product, view, loop, Fragment(held.instruction, held.form, (held.shape[0], STEP * some), held.element))
         return
     buffer, stage = view.operands[0], view.operands[1]

@@ -10,7 +10,7 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker
+from attn_mlir.passes.regions import find_all, maker, walk
 
 _STAGES = 2
 _BARRIERS = 1024
@@ -70,13 +70,28 @@ def _deepen(kernel: ir.Operation) -> None:
 
 
 def _ring(kernel: ir.Operation) -> set[ir.Value]:
-    """The buffer and the barriers of a ring of one stage that warpgroups write to, for a role of its own (`warp-specialize-sums`)."""
+    """The buffer and the barriers of a ring of one stage that warpgroups write to, for a role of its own (`warp-specialize-sums`).
+
+    Raises Refused where they are counted together with another ring of one stage, as that of queries: more of these is not asked for.
+    """
     for op in find_all(kernel, "warp.write"):
         view = maker(op.operands[1], "warp.view")
-        if view is not None and maker(view.operands[1], "warp.stage") is not None and rings.stages_of(view.operands[0].type) == 1:
-            users = [use.owner.operation for use in view.operands[1].uses]
-            return {user.operands[0] for user in users if user.name in ("warp.view", "warp.wait", "warp.arrive")}
+        if view is None or maker(view.operands[1], "warp.stage") is None or rings.stages_of(view.operands[0].type) != 1:
+            continue
+        own = set(walk(next(role for role in find_all(kernel, "warp.role") if op in walk(role))))
+        reads = [use.owner.operation for use in view.operands[0].uses if use.owner.operation not in own]
+        found = {user.operands[0] for read in reads or [view] for user in _of_stage(read.operands[1])}
+        stages = {stage for value in found for use in value.uses for stage in use.owner.operation.operands if maker(stage, "warp.stage")}
+        if any(user.operands[0] not in found for stage in stages for user in _of_stage(stage)):
+            raise Refused("weights for a role of its own are counted together with another ring of one stage (stages)")
+        return found
     return set()
+
+
+def _of_stage(stage: ir.Value) -> list[ir.Operation]:
+    """The ops that use a buffer or barriers at a stage, their first operand."""
+    users = [use.owner.operation for use in stage.uses]
+    return [user for user in users if user.name in ("warp.view", "warp.wait", "warp.arrive")]
 
 
 def _is_meeting(op: ir.Operation) -> bool:

@@ -88,7 +88,8 @@ def _mma_wait(printer: WarpPrinter, op: ir.Operation, product_: str) -> None:
     started, read = maker(op.operands[0], "warp.mma_async"), list[str]()
     while started is not None:  # products that add to the same registers one after the other
         a = printer.printed[started.operands[1]]
-        read += [f"attn::hold({a});"] if isinstance(a, str) else []
+        registers = a.registers if isinstance(a, PartlyHeld) else a
+        read += [f"attn::hold({registers});"] if isinstance(registers, str) else []
         started = maker(started.operands[0], "warp.mma_async")
     printer.line(f"attn::wgmma_wait<{plain(op, 'pending')}>();", f"attn::hold({product_});", *read)
     printer.printed[op.results[0]] = product_

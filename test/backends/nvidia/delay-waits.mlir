@@ -89,3 +89,52 @@
   ^bb0(%w: index):
   }) {registers = 160 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
+
+// -----
+
+!acc = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
+!tile = memref<64x64xf16, #warp.shared<128 : i64>>
+!ring = memref<2x64x64xf16, #warp.shared<128 : i64>>
+!free = !warp.barrier<2 : i64, 4 : i64>
+
+// A stage that is given back in a condition is read until then: one of the next iteration's is not.
+// CHECK: scf.for
+// CHECK: %[[S:.*]] = "warp.mma_async"
+// CHECK: %[[T:.*]] = "warp.mma_async"
+// CHECK-NEXT: "warp.mma_commit"
+// CHECK-NEXT: %{{.*}} = "warp.mma_wait"(%[[S]]) {pending = 1 : i64}
+// CHECK-NEXT: scf.if
+// CHECK-NEXT: "warp.arrive"(%{{.*}}, %c1)
+// CHECK: %{{.*}} = "warp.mma_wait"(%[[T]]) {pending = 0 : i64}
+// CHECK-NEXT: scf.if
+// CHECK-NEXT: "warp.arrive"(%{{.*}}, %c0)
+"warp.kernel"() ({
+^bb0(%n: index):
+  %c0 = arith.constant 0 : index
+  %c1 = arith.constant 1 : index
+  %false = arith.constant false
+  %buffer = "warp.alloc"() : () -> !ring
+  %free = "warp.mbarrier"() : () -> !free
+  "warp.role"() ({
+  ^bb0(%w: index):
+    %k = "warp.view"(%buffer, %c0, %c0, %c0) : (!ring, index, index, index) -> !tile
+    %other = "warp.view"(%buffer, %c1, %c0, %c0) : (!ring, index, index, index) -> !tile
+    scf.for %m = %c0 to %n step %c1 {
+      %some = arith.cmpi eq, %m, %c0 : index
+      %r0 = "warp.registers"() : () -> !acc
+      %s0 = "warp.mma_async"(%r0, %other, %other, %false) {transpose_a = false, transpose_b = true} : (!acc, !tile, !tile, i1) -> !warp.pending<!acc>
+      "warp.mma_commit"() : () -> ()
+      %s = "warp.mma_wait"(%s0) {pending = 0} : (!warp.pending<!acc>) -> !acc
+      %r1 = "warp.registers"() : () -> !acc
+      %t0 = "warp.mma_async"(%r1, %k, %k, %false) {transpose_a = false, transpose_b = true} : (!acc, !tile, !tile, i1) -> !warp.pending<!acc>
+      "warp.mma_commit"() : () -> ()
+      %t = "warp.mma_wait"(%t0) {pending = 0} : (!warp.pending<!acc>) -> !acc
+      scf.if %some {
+        "warp.arrive"(%free, %c1) : (!free, index) -> ()
+      }
+      scf.if %some {
+        "warp.arrive"(%free, %c0) : (!free, index) -> ()
+      }
+    }
+  }) {registers = 168 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
+}) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 168 : i64, shared_limit = 232448 : i64, sym_name = "f"} : () -> ()
