@@ -174,10 +174,12 @@ def test_report_shows_the_kernel_of_its_chip(tmp_path: Path) -> None:
     assert "passes of the warp dialect for sm_80" in text and "warp.copy_lanes_async" in text and "warp.mbarrier" not in text
 
 
-def test_linear_attention_is_not_formed_yet() -> None:
-    q, k, v = tensors(*[(1, 1, 17, 64)] * 3)
-    with pytest.raises(UnsupportedError, match="warp dialect"):
-        attn_mlir.retention_linear(q, k, v, device=DEVICE)
+@pytest.mark.parametrize("length", [17, 130])
+def test_linear_attention(length: int) -> None:
+    q, k, v = tensors(*[(1, 1, length, 64)] * 3)
+    wanted, _ = attn_mlir.retention_linear(q.double(), k.double(), v.double())
+    found, _ = attn_mlir.retention_linear(q, k, v, device=DEVICE)
+    assert (found.double() - wanted).norm() <= 2e-3 * wanted.norm()
 
 
 def test_tensors_of_other_devices_are_refused() -> None:

@@ -346,7 +346,7 @@ class Former:
         whole = self.packed is not None and self.packed.is_rest(target, row, count, self.block)
         if not whole and not is_rest(row, count, self.block, self._exists):
             raise Refused("a store writes fewer rows than exist of the block")
-        fragment = maps.narrowed(self._tile(tile), stored_element(tile.type, ir.MemRefType(target.type)))
+        fragment = maps.narrowed(self._tile(tile), stored_element(tile.type, ir.MemRefType(target.type), self._where().columns_for))
         first = arith.AddIOp(self._value(row), self.first).result
         build.op("store", [fragment, self._value(target), self._value(batch), self._value(head), first])
 

@@ -11,6 +11,7 @@ from attn_mlir.dialects.warp.layouts import INSTRUCTIONS
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import maker, walk
 
+_WGMMA = "wgmma"
 LARGEST = 3.4028234663852886e38
 _IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
 _DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2, "tile.accumulate": 0}
@@ -38,8 +39,12 @@ class FragmentMap:
         tile = ir.RankedTensorType(type_)
         if tile.rank not in (1, 2) or tile.shape[0] != self.block:
             raise Refused(f"computes a tile of other rows than the {self.block} of a block: {type_}")
-        shape = [self.rows, *(self.columns if n < 0 else padded(n) for n in tile.shape[1:])]
+        shape = [self.rows, *(self.columns if n < 0 else self.columns_for(n) for n in tile.shape[1:])]
         return build.fragment_type(self.instruction, "tile" if tile.rank == 2 else "rows", shape, tile.element_type)
+
+    def columns_for(self, columns: int) -> int:
+        """Those of a fragment for so many of a tile: `padded` where TMA fills the rest with zeros, and leaves it out of what it stores."""
+        return padded(columns) if self.instruction == _WGMMA else columns
 
 
 def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:
@@ -107,7 +112,7 @@ def _columns(op: ir.Operation, where: FragmentMap) -> int:
     """The columns of what a map goes over: those of its tiles, of the tiles that it reads, or its static extent."""
     reads = [inner.operands[0].type for inner in walk(op) if inner.name == "tensor.extract"]
     widths = {ir.RankedTensorType(t).shape[1] for t in [*(r.type for r in op.results), *reads] if ir.RankedTensorType(t).rank == 2}
-    found = {where.columns if n < 0 else padded(n) for n in widths} or {_constant(op.operands[1]) or where.columns}
+    found = {where.columns if n < 0 else where.columns_for(n) for n in widths} or {_constant(op.operands[1]) or where.columns}
     if len(found) > 1:
         raise Refused(f"a map goes over tiles of {', '.join(map(str, sorted(found)))} columns")
     return found.pop()

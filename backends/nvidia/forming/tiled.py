@@ -8,7 +8,6 @@ from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.elements import is_eight_bit
 from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import TURNED
-from attn_mlir.dialects.warp.kinds import padded
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, maker, walk
 
@@ -85,9 +84,9 @@ def where_turned(load: ir.Operation, tiles: Iterable[ir.Value], rows: int) -> st
     return "ahead" if SCHEDULE in function.attributes and attributes.read(function, SCHEDULE).get(TURNED) else "here"
 
 
-def stored_element(tile: ir.Type, memory: ir.MemRefType) -> ir.Type:
+def stored_element(tile: ir.Type, memory: ir.MemRefType, columns_for: Callable[[int], int]) -> ir.Type:
     """What elements are stored as. Raises Refused where more columns are stored than exist, but of 16 bits: copies leave them out."""
     columns = ir.RankedTensorType(tile).shape[1:]
-    if any(n > 0 and n != padded(n) for n in columns) and memory.element_type.width != 16:
-        raise Refused(f"rows of {columns[0]} elements of {memory.element_type} are stored in tiles of {padded(columns[0])} columns")
+    if any(n > 0 and n != columns_for(n) for n in columns) and memory.element_type.width != 16:
+        raise Refused(f"rows of {columns[0]} elements of {memory.element_type} are stored in tiles of {columns_for(columns[0])} columns")
     return memory.element_type
