@@ -83,7 +83,7 @@ def tiled(scan: Scan) -> ir.Module:
 def module_of(scan: Scan) -> ir.Module:
     """The module with the kernel, formed."""
     made = tiled(scan)
-    with loaded_context(), ir.Location.unknown():
+    with made.context, ir.Location.unknown():
         Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
     return made
 
