@@ -208,8 +208,8 @@ def test_what_is_missing_is_found(name: str) -> None:
 @pytest.mark.parametrize("stages", [1, 8], ids=["one", "more than fit"])
 def test_stages_with_which_roles_would_wait_for_ever_are_refused(stages: int) -> None:
     """Rows leave through the memory of v, which is given back a chunk later; what does not fit leaves one stage."""
-    with loaded_context(), ir.Location.unknown():
-        module = tiled(Scan())
+    module = tiled(Scan())
+    with module.context, ir.Location.unknown():
         (function,) = find_all(module.operation, "func.func")
         function.attributes[attributes.CHOICES] = attributes.write({"stages": stages})
         with pytest.raises(UnsupportedError, match="rows leave through the memory of v"):
