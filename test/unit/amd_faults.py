@@ -18,7 +18,7 @@ class Fault:
 FAULTS = (
     Fault("no barrier before the store to shared memory", "    barrier();\n    store();", "    store();", "without a barrier"),
     Fault("no barrier after the store to shared memory", "    store();\n    barrier();", "    store();", "without a barrier"),
-    Fault("keys fetched one block too far", "if (j + 1 < count) load(j + 1);", "load(j + 1);", "bytes at address"),
+    Fault("keys fetched one block too far", "if (j + 1 < count) load(j + 1);", "load(j + 1);", "bytes at address|another work-group"),
     Fault("first block of keys not stored", "    store();\n    barrier();", "    if (j) store();\n    barrier();", BY_VALUE),
     Fault("rows of K not permuted", "const int row = permuted(l32)", "const int row = l32", BY_VALUE),
     Fault("K read without the swizzle", "(((2 * c + half) ^ sw) << 3)", "((2 * c + half) << 3)", BY_VALUE),
