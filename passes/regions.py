@@ -1,6 +1,6 @@
 """Finding ops and pieces, and copying region bodies; shared by the passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from attn_mlir.dialects.regions import around, maker, walk
 from attn_mlir.mlir import ir, rewrite
@@ -26,6 +26,17 @@ def find_all(root: ir.Operation | ir.OpView, *names: str) -> list[ir.Operation]:
         patterns.add(name, no_match)
     rewrite.walk_and_apply_patterns(root.operation, patterns.freeze())
     return found
+
+
+def makers_in(block: ir.Block, values: Iterable[ir.Value]) -> list[ir.Operation]:
+    """The ops of a block that values are made of, in their order."""
+    found, todo = set[ir.Operation](), list(values)
+    while todo:
+        made = maker(todo.pop())
+        if made is not None and made.block == block and made not in found:
+            found.add(made)
+            todo += made.operands
+    return [view.operation for view in block.operations if view.operation in found]
 
 
 def types_in(root: ir.Operation) -> set[ir.Type]:

@@ -22,8 +22,7 @@ from attn_mlir.backends.nvidia.emulation import driver as emulated
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.narrow_windows import PACK, prepared
 from attn_mlir.backends.nvidia.program import SUFFIX, NvidiaLaunchPlan
-from attn_mlir.backends.nvidia.scans import TILELANG
-from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.backends.nvidia.target import TILELANG, NvidiaTarget
 from attn_mlir.backends.nvidia.tilelang.lowering import available
 from attn_mlir.backends.nvidia.unaligned_windows import UNALIGNED
 from attn_mlir.backends.nvidia.warp.synchronous import SHARED

@@ -4,6 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+TILELANG = "tilelang"
+"""A choice, 0 on machines without TileLang."""
+OF_MACHINE = frozenset({"arch", TILELANG})
+"""Choices that say what machine it is, and nothing of a kernel."""
 RESERVED_BYTES = 1024
 """Shared memory that the chip keeps of each thread block, beside what the thread block uses."""
 

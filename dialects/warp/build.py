@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from attn_mlir.dialects.numbers import i64
-from attn_mlir.dialects.warp.kinds import runs, settled
+from attn_mlir.dialects.warp.kinds import runs, settled, stages_and_arrivals
 from attn_mlir.mlir import arith, ir
 
 
@@ -53,7 +53,18 @@ def loop(begin: ir.Value, end: ir.Value, step: ir.Value, starts: Sequence[ir.Val
 
 def barrier(stages: int, arrivals: int) -> ir.Value:
     """Mbarriers of a ring."""
-    return op("mbarrier", results=[ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals} : i64>")]).result
+    return op("mbarrier", results=[barrier_type(stages, arrivals)]).result
+
+
+def barrier_type(stages: int, arrivals: int) -> ir.Type:
+    """Theirs."""
+    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals} : i64>")
+
+
+def add_arrivals(barriers: ir.Value, count: int) -> None:
+    """Lets mbarriers wait for so many more who arrive."""
+    stages, arrivals = stages_and_arrivals(barriers.type)
+    barriers.set_type(barrier_type(stages, arrivals + count))
 
 
 def stage(count: ir.Value, stages: int) -> tuple[ir.Value, ir.Value]:

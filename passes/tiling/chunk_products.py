@@ -38,7 +38,7 @@ class ChunkTerms(SecondWriter):
         *,
         rounded: bool = False,
     ) -> None:
-        """`rounded`: without what rounding leaves of the state, in sums that are rounded themselves and that no state reads."""
+        """`rounded`: without the residual of the state, in sums that are rounded themselves and that no state reads."""
         super().__init__(block, decays, q, k, v)
         self.second = second
         leaving = decays.scaled("attn.output_decay", q) if block.channels == "key" else q

@@ -33,3 +33,15 @@ def hopper_code(text: str) -> KernelCode:
     with scheduled(text) as kernel:
         assert attributes.read(kernel, attributes.SCHEDULE)["emitter"] == "hopper"
         return codegen.emit(kernel)
+
+
+def alone(function: ir.Operation) -> ir.Module:
+    """A module with this function of tiles and no other; needs an active context."""
+    return ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+
+
+def formed(module: ir.Module) -> ir.Module:
+    """The module, with its functions of tiles as scheduled kernels."""
+    with module.context, ir.Location.unknown():
+        Pipeline.parse(pipeline.SCHEDULE, registry()).run(module)
+    return module

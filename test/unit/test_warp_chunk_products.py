@@ -17,12 +17,11 @@ from attn_mlir.backends.program import function_named
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import Fault, kernels_of, read_kernel, run_scheduled, schedules_of
-from attn_mlir.registry import registry
 from contexts import loaded_context
 from generated_code import complaints
+from nvidia_scheduled import alone, formed
 from warp_text import check_text
 
 _INTERVAL = 512
@@ -54,9 +53,7 @@ def module_of(scan: Scan) -> ir.Module:
         wanted = next(step.kernel for step in host.steps if step.kernel.endswith(f"_{int(scan.key)}_linear_attention"))
         function = function_named(module, wanted)
         function.attributes[attributes.SCHEDULE] = attributes.write({"arch": "sm_90a", "emitter": "warp"})
-        made = ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
-        Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
-    return made
+        return formed(alone(function))
 
 
 def kernel_of(scan: Scan) -> ir.Operation:

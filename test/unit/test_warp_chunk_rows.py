@@ -20,12 +20,11 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
-from attn_mlir.registry import registry
 from contexts import loaded_context
 from generated_code import complaints
+from nvidia_scheduled import alone, formed
 from warp_text import check_text
 
 _BARS = {"f16": 1.5e-3, "bf16": 1e-2}
@@ -76,16 +75,13 @@ def tiled(scan: Scan) -> ir.Module:
         functions = [op for op in find_all(module.operation, "func.func") if "tile.kernel" in op.attributes]
         (function,) = [op for op in functions if attributes.grid_kind(op) == "chunks"]
         function.attributes[attributes.SCHEDULE] = attributes.write({"arch": "sm_90a", "emitter": "warp"})
-        return ir.Module.parse(f"module {{\n{function.get_asm(print_generic_op_form=True)}\n}}")
+        return alone(function)
 
 
 @cache
 def module_of(scan: Scan) -> ir.Module:
     """The module with the kernel, formed."""
-    made = tiled(scan)
-    with made.context, ir.Location.unknown():
-        Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
-    return made
+    return formed(tiled(scan))
 
 
 def kernel_of(scan: Scan) -> ir.Operation:

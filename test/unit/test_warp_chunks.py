@@ -16,11 +16,10 @@ from attn_mlir.backends.program import function_named, prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 from attn_mlir.mlir import ir
-from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.passes.regions import find_all
 from attn_mlir.reference.warp import Fault, check_registers, kernels_of, read_kernel, run_scheduled, schedules_of
-from attn_mlir.registry import registry
 from contexts import loaded_context
+from nvidia_scheduled import alone, formed
 from warp_text import check_text
 
 _SEGMENT = 512
@@ -63,10 +62,7 @@ def module_of(scan: Scan) -> ir.Module:
         module, host = scheduled(context, traced.text, name, prepare, {"arch": "sm_90a"}, pipeline.TILED_FOR_WARP, "NVIDIA")
         number = 4 if scan.backward == "gradients" else 0
         first = next(step.kernel for step in host.steps if step.kernel.endswith(f"_{number}_linear_attention"))
-        text = function_named(module, first).get_asm(print_generic_op_form=True)
-        made = ir.Module.parse(f"module {{\n{text}\n}}")
-        Pipeline.parse(pipeline.SCHEDULE, registry()).run(made)
-    return made
+        return formed(alone(function_named(module, first)))
 
 
 def kernel_of(scan: Scan) -> ir.Operation:

@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
 from attn_mlir.backends.nvidia.forming.facts import COLUMN_SUMS, CUT, STORES, THREADS
-from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS
+from attn_mlir.backends.nvidia.forming.kernel import ROWS
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer
 from attn_mlir.dialects.warp import build
@@ -134,8 +135,7 @@ class LeavingFormer(ChunksFormer):
 
             return [self._clone(block, known, read)]
 
-        made = build.fragment_type(INSTRUCTION, "tile", [ROWS, ROWS], ir.F32Type.get())
-        return build.map_([ROWS, ROWS], [made], [""], body)[0]
+        return build.map_([ROWS, ROWS], [self._rows_of_o()], [""], body)[0]
 
     def _leave_rows(self, op: ir.Operation) -> None:
         """Rows of o, through the warpgroup's columns of v."""

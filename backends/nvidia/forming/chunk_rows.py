@@ -8,7 +8,8 @@ from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.chunk_leaving import LeavingFormer
 from attn_mlir.backends.nvidia.forming.chunks import BARRIERS, MOST_BLOCKS, SCALE, is_scaled, number_of, times
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
-from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
+from attn_mlir.backends.nvidia.forming.kernel import ROWS, Loaded
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.dialects.numbers import flag
@@ -35,7 +36,7 @@ class ChunkRowsFormer(LeavingFormer):
     """
 
     rounded: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """Maps that round the state, and those that make what rounding leaves out."""
+    """Maps that round the state, and those that make its residuals."""
     weights: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Maps over pairs of positions that v is multiplied by."""
     diagonals: list[ir.Operation] = field(default_factory=list)

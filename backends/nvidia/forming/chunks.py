@@ -10,8 +10,8 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import maps
 from attn_mlir.backends.nvidia.forming.chunk_numbers import NUMBERS_STAGES, NumbersFormer
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
-from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Loaded
-from attn_mlir.backends.nvidia.forming.maps import FragmentMap
+from attn_mlir.backends.nvidia.forming.kernel import ROWS, Loaded
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION, FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.scan_patterns import is_rest

@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.structure import constant, yielded
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.dropout import keys_along_columns, keys_follow
 from attn_mlir.mlir import ir
-from attn_mlir.passes.regions import find_all, maker
+from attn_mlir.passes.regions import find_all, maker, makers_in
 
 _COLUMNS = 128
 """Those whose bits the lanes of a warp make at a time."""
@@ -71,7 +71,7 @@ def _dropped(kept: ir.Operation) -> Dropped:
     shape = ir.RankedTensorType(result.type).shape
     if len(shape) != 2 or shape[1] % _COLUMNS:
         raise Refused(f"lanes make bits of {_COLUMNS} columns at a time, and a tile is {'x'.join(map(str, shape))}")
-    return Dropped(map_, kept, uses[0], result, tuple(_needed(kept)), tuple(products))
+    return Dropped(map_, kept, uses[0], result, tuple(makers_in(kept.block, [kept.results[0]])), tuple(products))
 
 
 def _chooses(op: ir.Operation, condition: ir.Value) -> bool:
@@ -89,15 +89,3 @@ def _rounded(choice: ir.Operation) -> ir.Value:
             raise Refused("more is made of what is dropped than a factor that is rounded")
         value = op.results[0]
     return value
-
-
-def _needed(op: ir.Operation) -> list[ir.Operation]:
-    """An op of a map and those that it is made of, in their order."""
-    found, todo = {op}, [op]
-    while todo:
-        for value in todo.pop().operands:
-            made = maker(value)
-            if made is not None and made.block == op.block and made not in found:
-                found.add(made)
-                todo.append(made)
-    return [view.operation for view in op.block.operations if view.operation in found]

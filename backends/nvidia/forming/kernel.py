@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
 from attn_mlir.backends.nvidia.forming import maps, rings
 from attn_mlir.backends.nvidia.forming.facts import SCHEDULE, launch_registers, occupancy_of
-from attn_mlir.backends.nvidia.forming.maps import FragmentMap
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION, FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST, Packed, TileNumbers, dense_grid
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
@@ -23,7 +23,6 @@ from attn_mlir.passes.tiling.frame import argument_names
 
 ROWS = 64
 """Of a warpgroup: those of its matrix instruction."""
-INSTRUCTION = "wgmma"
 _MULTIPLIED = ("f16", "bf16", *(name for name, element in ELEMENTS.items() if element.taken_by("ocp")))
 
 

@@ -11,7 +11,8 @@ from attn_mlir.dialects.warp.layouts import INSTRUCTIONS
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import maker, walk
 
-_WGMMA = "wgmma"
+INSTRUCTION = "wgmma"
+"""Of a chip with TMA."""
 LARGEST = 3.4028234663852886e38
 _IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
 _DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2, "tile.accumulate": 0}
@@ -44,7 +45,7 @@ class FragmentMap:
 
     def columns_for(self, columns: int) -> int:
         """Those of a fragment for so many of a tile: `padded` where TMA fills the rest with zeros, and leaves it out of what it stores."""
-        return padded(columns) if self.instruction == _WGMMA else columns
+        return padded(columns) if self.instruction == INSTRUCTION else columns
 
 
 def form(op: ir.Operation, where: FragmentMap) -> list[ir.Value]:

@@ -9,7 +9,8 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.claims import Claims, is_alone, is_apart
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, OF_HOPPER, THREADS
-from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS, Former
+from attn_mlir.backends.nvidia.forming.kernel import ROWS, Former
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
 from attn_mlir.backends.nvidia.forming.ordering import Order, OrderedAdd
 from attn_mlir.backends.nvidia.forming.packed import LONGEST_FIRST
 from attn_mlir.backends.nvidia.forming.refusal import Refused

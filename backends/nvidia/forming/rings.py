@@ -228,4 +228,4 @@ def stages_of(type_: ir.Type) -> int:
 def _with_stages(type_: ir.Type, stages: int) -> ir.Type:
     if isinstance(type_, ir.MemRefType):
         return ir.MemRefType.get([stages, *type_.shape[1:]], type_.element_type, memory_space=type_.memory_space)
-    return ir.Type.parse(f"!warp.barrier<{stages} : i64, {stages_and_arrivals(type_)[1]} : i64>")
+    return build.barrier_type(stages, stages_and_arrivals(type_)[1])

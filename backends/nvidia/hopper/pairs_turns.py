@@ -87,7 +87,7 @@ def tile_fields(layout: BackwardLayout, choices: Mapping[str, int | str], semaph
     arguments = list(layout.kernel.function.regions[0].blocks[0].arguments)
     elements = elements_of(layout)
     told = ",".join(f"{arguments.index(op.operands[0]) + 1 - len(arguments)}:{elements[op]}" for op in stored)
-    turns: Fields = {**semaphores, ENTRIES: thresholds.TURNS[0], ROWS: thresholds.TURNS[1] * layout.kernel.queries} if shared else {}
+    turns: Fields = {**semaphores, **dict(zip((ENTRIES, ROWS), _turns(layout.kernel), strict=True))} if shared else {}
     return {STORED: told} | ({WARPS: 1} if warps else {}) | turns
 
 
@@ -149,8 +149,14 @@ class TileSender(RolePrinter):
 def declare_turns(core: Core, kernel: PairsKernel) -> None:
     """Prints whether batch entries take turns, before the roles part; `gpu.outputs` knows the same."""
     entries, queries = core.arguments.size(kernel.over, 0), core.arguments.size(semaphore_tensor(kernel), 2)
-    most, rows = thresholds.TURNS[0], thresholds.TURNS[1] * kernel.queries
+    most, rows = _turns(kernel)
     core.writer.line(f"const bool in_turn = {entries} == 1 || ({entries} <= {most} && {entries} * {rows} <= {queries});")
+
+
+def _turns(kernel: PairsKernel) -> tuple[int, int]:
+    """Up to how many batch entries take turns, and the queries that each must have for each entry."""
+    entries, steps = thresholds.TURNS
+    return entries, steps * kernel.queries
 
 
 def tell_tiles(core: Core, layout: BackwardLayout) -> None:

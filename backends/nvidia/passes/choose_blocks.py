@@ -7,8 +7,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import blocks, thresholds
 from attn_mlir.backends.nvidia.narrow_windows import PACK
-from attn_mlir.backends.nvidia.scans import TILELANG
-from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.target import OF_MACHINE, TARGETS
 from attn_mlir.backends.nvidia.tuning.choices import choices_for, choices_in, is_synchronous
 from attn_mlir.backends.nvidia.tuning.chunk_scan_facts import chunk_scan_facts
 from attn_mlir.backends.nvidia.tuning.scans import is_prepared
@@ -136,11 +135,8 @@ def _may_choose(choices: Fields) -> bool:
 
 
 def _is_left(own: Fields) -> bool:
-    """Whether nobody chose anything of a kernel for Hopper, so that the `warp` dialect makes it where it is measured to be faster.
-
-    That TileLang is not installed says nothing of it.
-    """
-    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - {"arch", "key_sums", "length", TILELANG}
+    """Whether nobody chose anything of a kernel for Hopper, so that the `warp` dialect makes it where it is measured to be faster."""
+    others = {name for name in own if not name.startswith(attributes.LAUNCH)} - OF_MACHINE - {"key_sums", "length"}
     return not others and own.get("arch", "sm_90a") == "sm_90a" and own.get("key_sums", "auto") == "auto"
 
 

@@ -11,7 +11,7 @@ from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.structure import shares
 from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import clone_op, find_all, maker, walk
+from attn_mlir.passes.regions import clone_op, find_all, makers_in, walk
 
 _STORED = 2
 """What a counter is when there are sums."""
@@ -146,15 +146,9 @@ class _Addition:
 
 def _ask_first(asking: ir.Operation, target: ir.Value, most: int) -> ir.Value:
     """Moves what asks for a counter, and what it needs, to the begin of its block. What the counter is, or that there are sums."""
-    block, needed, todo = asking.block, [asking], list(asking.operands)
-    while todo:
-        made = maker(todo.pop())
-        if made is not None and made.block == block and made not in needed:
-            needed.append(made)
-            todo += made.operands
-    ops = [view.operation for view in block.operations]
+    ops = [view.operation for view in asking.block.operations]
     first = ops[0]
-    for op in [op for op in ops if op in needed]:
+    for op in makers_in(asking.block, [asking.results[0]]):
         if op != first:
             op.move_before(first)
         else:

@@ -70,23 +70,26 @@ def _change(block: ir.Block, written: set[ir.Value], copied: set[ir.Value]) -> N
 def _sink(wait: ir.Operation, written: set[ir.Value], copied: set[ir.Value]) -> None:
     """Moves a wait, and the arrivals that come to stand behind it, down as far as possible."""
     product = wait.operands[0].owner.operation
-    read = {buffer for operand in list(product.operands)[1:3] for buffer in _buffers(operand)}
+    views = [view for operand in list(product.operands)[1:3] for view in _views(operand)]
     unit = [wait]
     ops = _ops(wait.block)
     behind = ops[ops.index(wait) + 1 :]
     for before, op in zip([wait, *behind], behind, strict=False):
         if op.name == "warp.arrive" and before.name != "warp.fence_async":  # behind a fence, it tells what was written
             unit.append(op)
-        elif _holds(op, wait, read, written, copied if len(unit) > 1 else set()):
+        elif _holds(op, wait, views, written, copied if len(unit) > 1 else set()):
             break
         else:
             for each in reversed(unit):
                 each.move_after(op)
 
 
-def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: set[ir.Value], held: set[ir.Value]) -> bool:
-    """Whether a wait stays before an op. `held`: the barriers whose copies may need a stage that is given back with it."""
-    inner = [op, *walk(op)]
+def _holds(op: ir.Operation, wait: ir.Operation, views: list[ir.Operation], written: set[ir.Value], held: set[ir.Value]) -> bool:
+    """Whether a wait stays before an op.
+
+    `views`: what its product reads in shared memory. `held`: the barriers whose copies may need a stage that is given back with it.
+    """
+    inner, read, stages = [op, *walk(op)], {view.operands[0] for view in views}, {view.operands[1] for view in views}
     if any(wait.results[0] in list(each.operands) for each in inner) or op.name in ("scf.yield", "scf.for"):
         return True
     if op.name == "warp.elect" and not all(each.name.startswith((*_FREE, "warp.store_")) for each in walk(op)):
@@ -95,7 +98,7 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
         return True
     if op.name == "scf.if" and any(each.name.startswith("warp.") and each.name not in _LEAVING for each in inner):
         return True
-    if any(each.name == "warp.arrive" and each.operands[1] in _stages(wait) for each in inner[1:]):
+    if any(each.name == "warp.arrive" and each.operands[1] in stages for each in inner[1:]):
         return True  # one in a condition does not move along
     names = {each.name for each in inner}
     if any(read & _buffers(each.operands[1]) for each in inner if each.name in _WRITES):
@@ -107,24 +110,16 @@ def _holds(op: ir.Operation, wait: ir.Operation, read: set[ir.Value], written: s
 
 def _buffers(value: ir.Value) -> set[ir.Value]:
     """The buffers in shared memory in which a tile lies; none of registers."""
+    return {view.operands[0] for view in _views(value)}
+
+
+def _views(value: ir.Value) -> list[ir.Operation]:
+    """Those of shared memory that a tile is made of."""
     op = maker(value, "warp.view", "warp.concat", "warp.hold")
     if op is None:
-        return set()
-    if op.name == "warp.hold":
-        return _buffers(op.operands[0])
-    return {op.operands[0]} if op.name == "warp.view" else {buffer for part in op.operands for buffer in _buffers(part)}
-
-
-def _stages(wait: ir.Operation) -> set[ir.Value]:
-    """The stages of what the product that is waited for reads."""
-    todo, found = list(wait.operands[0].owner.operation.operands)[1:3], set[ir.Value]()
-    while todo:
-        op = maker(todo.pop(), "warp.view", "warp.concat", "warp.hold")
-        if op is not None and op.name == "warp.view":
-            found.add(op.operands[1])
-        elif op is not None:
-            todo += list(op.operands)[: 1 if op.name == "warp.hold" else None]
-    return found
+        return []
+    parts = list(op.operands)[: 1 if op.name == "warp.hold" else None]
+    return [op] if op.name == "warp.view" else [view for part in parts for view in _views(part)]
 
 
 def _ops(block: ir.Block) -> list[ir.Operation]:

@@ -99,9 +99,7 @@ def _build(first: ir.Operation, second: ir.Operation) -> None:
                 made.append(mapping.get(value, value))
             return made, []
 
-        whole = [
-            ir.RankedTensorType.get(ir.RankedTensorType(value.type).shape, ir.F32Type.get()) if mixed else value.type for value in results
-        ]
+        whole = [_in_f32(value.type) if mixed else value.type for value in results]
         tiles, _ = build.map_(list(first.operands), whole, [], [], both)
         tiles = [_rounded(first, tile, value.type) for tile, value in zip(tiles, results, strict=True)]
     for old, new in zip(results, tiles, strict=True):

@@ -8,7 +8,6 @@ from attn_mlir.backends.nvidia.forming.rings import WARPS
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.dialects.numbers import flag, i64, number
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.dialects.warp.structure import first_free_warp, shares
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
@@ -125,9 +124,8 @@ def _make(kernel: ir.Operation, role: ir.Operation, found: list[_Leaving], place
     firsts = [view.operation for loop in find_all(role, "scf.while") for view in loop.regions[0].blocks[0].operations]
     drawn = [op for op in firsts if op.name in ("warp.wait", "warp.arrive")]
     for barrier in {op.operands[0] for op in drawn if op.name == "warp.arrive"}:
-        stages, arrivals = stages_and_arrivals(barrier.type)
         with role.location:
-            barrier.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + units} : i64>"))
+            build.add_arrivals(barrier, units)
     part = Slice(block, [*drawn, *find_all(role, "warp.order_now"), *(each.branch for each in found)])
     ops = [view.operation for view in kernel.regions[0].blocks[0].operations]
     for op in [op for op in ops[ops.index(host) :] if op.name == "warp.alloc"]:

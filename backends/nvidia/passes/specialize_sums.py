@@ -10,7 +10,6 @@ from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone
 from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
@@ -118,9 +117,8 @@ def _make(consumer: ir.Operation, registers: int, sums: list[_Sum], ring: tuple[
     stages = {view.operands[1] for view in factors if view is not None and view.operands[0] != buffer}
     frame = [op for op in find_all(consumer, "warp.wait", "warp.arrive") if op.operands[1] in stages and op not in inside]
     for barrier in {op.operands[0] for op in frame if op.name == "warp.arrive"}:
-        stage_count, arrivals = stages_and_arrivals(barrier.type)
         with consumer.location:
-            barrier.set_type(ir.Type.parse(f"!warp.barrier<{stage_count} : i64, {arrivals + WARPS} : i64>"))
+            build.add_arrivals(barrier, WARPS)
     by_branch = {each.branch: each for each in sums}
 
     def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
-from attn_mlir.dialects.warp.kinds import bytes_of, stages_and_arrivals
+from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all, maker
@@ -206,8 +206,7 @@ def _copied(kernel: ir.Operation, full: ir.Value, source: ir.Value, columns: int
     copies = [op for op in find_all(kernel, "warp.copy_async") if op.operands[6] == full]
     buffer = _buffer(kernel, copies[0], source, columns)
     with copies[0].location:
-        stages, arrivals = stages_and_arrivals(full.type)
-        full.set_type(ir.Type.parse(f"!warp.barrier<{stages} : i64, {arrivals + _LANES} : i64>"))
+        build.add_arrivals(full, _LANES)
     for copy in copies:
         elect = copy.parent.operation if copy.parent is not None else copy
         with copy.location, ir.InsertionPoint.after(elect):

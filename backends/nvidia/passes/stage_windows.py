@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import chosen, wanted
-from attn_mlir.backends.nvidia.forming.kernel import INSTRUCTION, ROWS
+from attn_mlir.backends.nvidia.forming.kernel import ROWS
+from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.backends.nvidia.forming.window_places import WindowRead, copies_before, depends, read_of
 from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone

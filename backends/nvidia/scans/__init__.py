@@ -18,7 +18,7 @@ from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.backends.nvidia.scans.warpgroup_parts import WarpgroupCore
 from attn_mlir.backends.nvidia.scans.warpgroup_printer import WarpgroupPrinter
-from attn_mlir.backends.nvidia.target import RESERVED_BYTES, NvidiaTarget
+from attn_mlir.backends.nvidia.target import RESERVED_BYTES, TILELANG, NvidiaTarget
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -27,8 +27,6 @@ from attn_mlir.passes.regions import find_all
 HELPERS = ("scans/attn_warp.cuh", "scans/attn_scan.cuh", "scans/attn_triangle.cuh")
 OF_WARPGROUPS = ("hopper/attn_wgmma.cuh", "scans/attn_descriptors.cuh", "scans/attn_warpgroup.cuh")
 """What kernels need beside these where warpgroups multiply; the last one uses instructions that are printed for a kernel."""
-TILELANG = "tilelang"
-"""A choice, 0 on machines without TileLang: this emitter makes what would be its kernels of scans."""
 WARPGROUPS = "warpgroups"
 """The field of a schedule that says so."""
 ATOMS = "atoms"

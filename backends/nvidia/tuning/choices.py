@@ -9,7 +9,7 @@ from dataclasses import replace
 from attn_mlir.backends.fields import Fields, tuned_in, tuned_name, with_tuned
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import blocks, narrow_windows, thresholds
-from attn_mlir.backends.nvidia.target import TARGETS
+from attn_mlir.backends.nvidia.target import OF_MACHINE, TARGETS
 from attn_mlir.backends.nvidia.tuning import space
 from attn_mlir.backends.nvidia.tuning.facts import facts_of
 from attn_mlir.backends.nvidia.tuning.table import next_length
@@ -82,7 +82,7 @@ def _of_eight_bit(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
 
 def _of_narrow_windows(shape: blocks.NvidiaFacts, known: Fields) -> Fields:
     """Choices for windows of few keys where these are asked for; else those that are known, and for which calls others are better."""
-    others = {name for name in known if not name.startswith(attributes.LAUNCH)} - {"arch", "tilelang", "deterministic", narrow_windows.PACK}
+    others = {name for name in known if not name.startswith(attributes.LAUNCH)} - OF_MACHINE - {"deterministic", narrow_windows.PACK}
     if others or known.get("arch", "sm_90a") != "sm_90a" or shape.bits != 16 or shape.head != shape.value:
         return known
     if narrow_windows.PACK not in known:

@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
-from attn_mlir.dialects.regions import around, maker
+from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.structure import shares
 from attn_mlir.mlir import ir
+from attn_mlir.passes.regions import makers_in
 
 HEADER = "../hopper/attn_dropout.cuh"
 """Kernels over pairs of the Hopper emitter have it, too."""
@@ -47,15 +48,8 @@ def _drop(printer: WarpPrinter, op: ir.Operation, tile: str, bits: str) -> None:
 
 def _print(printer: WarpPrinter, block: ir.Block, values: Sequence[ir.Value]) -> None:
     """Prints what values are made of in a region."""
-    found, todo = set[ir.Operation](), list(values)
-    while todo:
-        made = maker(todo.pop())
-        if made is not None and made.block == block and made not in found:
-            found.add(made)
-            todo += made.operands
-    for view in block.operations:
-        if view.operation in found:
-            printer.op(view.operation)
+    for op in makers_in(block, values):
+        printer.op(op)
 
 
 def _warpgroups(op: ir.Operation) -> tuple[int, int]:

@@ -11,6 +11,7 @@ from attn_mlir.backends.nvidia.forming.facts import FIELDS, OF_HOPPER
 from attn_mlir.backends.nvidia.forming.refusal import Refused
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
 from attn_mlir.backends.nvidia.hopper.plan_windows import GATHERS
+from attn_mlir.backends.nvidia.target import OF_MACHINE
 from attn_mlir.backends.nvidia.warp import families
 from attn_mlir.backends.nvidia.warp.emitter import print_ahead
 from attn_mlir.dialects.warp.kinds import padded
@@ -56,7 +57,7 @@ _WEIGHTS = {1: "softmax", 2: "capped"}
 _PASSES = {0: "plain passes", 1: "passes"}
 """What those of several passes are, by the most exponentials of a pair in one of them."""
 _READ = frozenset(
-    {*FIELDS, "arch", "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", "tilelang", GATHERS} - OF_HOPPER
+    {*FIELDS, *OF_MACHINE, "length", "longer", narrow_windows.NARROW, "block_q", "block_kv", "deterministic", GATHERS} - OF_HOPPER
 )
 """Names of choices and of fields of a schedule that say something of such a kernel, or nothing of any kernel of rows and pairs."""
 
