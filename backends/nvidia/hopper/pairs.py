@@ -5,7 +5,7 @@ stay in registers for the sums over queries, and go through shared memory for th
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -31,10 +31,13 @@ from attn_mlir.backends.nvidia.hopper.pairs_pieces import HEADER as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_producer import ColumnWriter, Loader, load_keys
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ReductionPrinter, may_descend
 from attn_mlir.backends.nvidia.hopper.pairs_results import ResultStores
+from attn_mlir.backends.nvidia.hopper.pairs_roles import CONSUMERS
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, declare_turns, shares_batches, stored_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
+from attn_mlir.backends.nvidia.hopper.pairs_weights import HEADER as HANDED
+from attn_mlir.backends.nvidia.hopper.pairs_weights import WeightConsumer
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
@@ -134,6 +137,7 @@ class PairsPrinter:
                 *([BANDS] if self.banded else []),
                 *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
                 *([PIECES] if self.pieces else []),
+                *([HANDED] if layout.roles else []),
             ),
             core.instructions(),
             core.scalars.helper_source(),
@@ -260,11 +264,20 @@ class PairsPrinter:
 
     def _consumers(self) -> None:
         core, layout, kernel = self.core, self.layout, self.kernel
+        row = "tile_row" if layout.roles else "64 * warpgroup + tile_row"
         core.writer.line(
-            "const int tile_row = 16 * warp + lane / 4, row = 64 * warpgroup + tile_row, column = 2 * (lane % 4);",
+            f"const int tile_row = 16 * warp + lane / 4, row = {row}, column = 2 * (lane % 4);",
             "const float column_float = column;",
         )
         results = ResultStores(core, kernel, layout)
+        if layout.roles:
+            for role in range(CONSUMERS):
+                others = dict(core.tiles)
+                with core.scope(f"if (warpgroup == {role})"):
+                    self._weight_consumer(role, results)
+                core.tiles.clear()  # loops and branches carry the tiles of one consumer
+                core.tiles.update(others)
+            return
         consumers = Consumers(core, kernel, layout, check_types(kernel))
         if layout.late:
             begin_late(core)
@@ -277,7 +290,7 @@ class PairsPrinter:
             consumers.last()
             # Products with these keys have been waited for; `hold_keys` read them with all lanes of a warp at once.
             core.writer.line(f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);")
-            with self._again(), self.pieces.summed(self.programs.slot) if self.pieces else nullcontext():
+            with self._again(), self._summed(kernel.stores):
                 for number, op in enumerate(kernel.stores):
                     results.store(op, number)
         # Shared memory ends with the thread block: copies of results, and additions, have read it.
@@ -286,6 +299,31 @@ class PairsPrinter:
             consumers.end()
         if layout.late:
             end_late(core)
+
+    def _summed(self, stores: list[ir.Operation]) -> AbstractContextManager[None]:
+        """Around the stores of a warpgroup's results, where programs may be shared."""
+        return self.pieces.summed(self.programs.slot, stores) if self.pieces else nullcontext()
+
+    def _weight_consumer(self, role: int, results: ResultStores) -> None:
+        """One of two consumers that have a weight each."""
+        core, layout, kernel = self.core, self.layout, self.kernel
+        consumer = WeightConsumer(core, kernel, layout, check_types(kernel), role)
+        free = f"attn::warp_arrive(shared + {layout.keys_free}, lane == 0);"
+        consumer.first()
+        with self._programs():
+            consumer.accumulators()
+            core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
+            consumer.print()
+            if not layout.among_keys:
+                core.writer.line(free)
+            with self._again(), self._summed(consumer.stores()):
+                for number, op in enumerate(consumer.stores()):
+                    results.store(op, number)
+            if layout.among_keys:
+                consumer.left()
+                core.writer.line(free)
+        core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();")  # shared memory ends with the thread block
+        consumer.end()
 
     def _first_key(self) -> None:
         """Prints where the program's keys begin."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel
+from attn_mlir.backends.nvidia.hopper.pairs_roles import CONSUMERS, Roles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import WeightUses, uses_of
 from attn_mlir.backends.nvidia.hopper.stores import through_tma
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS, atoms, round_up, tile_bytes
@@ -81,13 +82,16 @@ class BackwardLayout:
         *,
         key_sums: bool = False,
         single_rows: bool = False,
+        roles: Roles | None = None,
     ) -> None:
         """`slots`: values of each query row, and whether lanes of the consumers make bits of dropout for their warp."""
         column_slots, lanes = slots
         self.key_sums = key_sums
         """Whether a warpgroup of its own makes the sums over keys (`pairs_key_sums`): two copies of `adds`, for steps in turn."""
         self.kernel, self.stages, self.exchanges, self.column_slots = kernel, stages, exchanges, column_slots
-        self.warpgroups = kernel.keys // ROWS
+        self.roles = roles
+        """Of consumers that have a weight each (`pairs_weights`), and all keys of the block."""
+        self.warpgroups = CONSUMERS if roles else kernel.keys // ROWS
         self.reduction_warps = False
         """Whether warps of the producer add sums over keys to memory, or a thread of each warpgroup of consumers."""
         self.late = False
@@ -111,6 +115,8 @@ class BackwardLayout:
             self.queries[memory] = self._buffer(kernel.queries, memory, stages)
         exchanged = len({op.operands[0] for op in kernel.step_ops("tile.accumulate")})
         size = tile_bytes(kernel.queries, kernel.keys) if is_transposed(kernel.queries) else tile_bytes(kernel.keys, kernel.queries)
+        self.handed = self._take("handed", kernel.keys, kernel.queries, 4 * kernel.keys * kernel.queries, 1) if roles else None
+        """Scores that the first of these consumers hands over to the second one, in the order of their threads."""
         self.exchange = [self._take("weights", kernel.keys, kernel.queries, size, exchanges) for _ in range(exchanged)]
         self.adds: dict[ir.Value, SharedBuffer] = {}
         for op in kernel.step_ops("tile.accumulate"):
@@ -140,6 +146,8 @@ class BackwardLayout:
         self.scatter = self._take("scattered", kernel.keys, 1, 16 * kernel.keys if kernel.scatters else 0, 1)
         self.among_adds = False
         """Whether `results` are where `adds` are, which the same threads send to memory."""
+        self.among_keys: tuple[int, int] | None = None
+        """The tiles of keys that results of consumers with a weight each pass through, where there is no other room."""
         self.results = self._results(kernel, limit)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
@@ -161,6 +169,8 @@ class BackwardLayout:
         columns = max(64 * atoms(head_columns(target)) for target in targets)
         size = tile_bytes(ROWS, columns) * self.warpgroups
         start = round_up(self._size, 1024)
+        if self.roles and start + size > limit - _BARRIER_BYTES:
+            return self._among_keys(kernel)
         copies = min(len(targets), (limit - _BARRIER_BYTES - start) // size)
         if copies <= 0 and self.key_sums:
             return None
@@ -172,6 +182,24 @@ class BackwardLayout:
             return SharedBuffer("results", added.offset, size, ROWS * self.warpgroups, columns)
         self._size = start
         return self._take("results", ROWS * self.warpgroups, columns, size, copies)
+
+    def _among_keys(self, kernel: PairsKernel) -> SharedBuffer | None:
+        """The memory of keys as that of results: each consumer's in the tile that it alone multiplies, where that is large enough."""
+        dots = kernel.step_ops("tile.dot")
+        memory = {op.results[0]: op.operands[0] for op in kernel.key_loads}
+        assert self.roles is not None
+        own = [self.keys[memory[dots[number].operands[0]]] for number in self.roles.products]
+        widest = [tile_bytes(ROWS, 64 * atoms(head_columns(op.operands[1]))) for op in kernel.stores]
+        if own[0] == own[1] or max(widest) > min(buffer.bytes for buffer in own):
+            return None
+        self.among_keys = (own[0].offset, own[1].offset)
+        return own[0]
+
+    def result_at(self, store: ir.Operation) -> int:
+        """Where a consumer that has a weight puts its sum on the way to memory."""
+        assert self.roles is not None and self.results is not None
+        role = self.roles.of_sum(store.operands[0])
+        return self.among_keys[role] if self.among_keys else self.results.offset + self.results.bytes // CONSUMERS * role
 
     def _buffer(self, rows: int, memory: ir.Value, copies: int) -> SharedBuffer:
         columns = head_columns(memory)
@@ -311,9 +339,9 @@ def plan_layout(
     needed = registers(kernel, warpgroups)
     held = sum(round_up(head_columns(memory), 16) // 4 for memory in kernel.memory(kernel.key_loads))
     if key_sums and needed + held > KEY_SUMS[0]:
-        raise _too_many(kernel, needed + held, KEY_SUMS[0])
+        raise too_many(kernel, needed + held, KEY_SUMS[0])
     if needed > thresholds.SPARE_REGISTERS[warpgroups]:
-        raise _too_many(kernel, needed, thresholds.SPARE_REGISTERS[warpgroups])
+        raise too_many(kernel, needed, thresholds.SPARE_REGISTERS[warpgroups])
     layouts = ((2, 2, True), (2, 1, True), (1, 1, True), (2, 1, False), (1, 1, False))
     if kernel.step_ops("tile.load_window") or kernel.step_ops("tile.band"):  # these should come ahead
         layouts = ((2, 2, True), (2, 1, True), (2, 1, False))
@@ -333,7 +361,7 @@ def plan_layout(
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")
 
 
-def _too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
+def too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:
     """Says what registers are needed for, and where the user asks for it."""
     columns = max(head_columns(memory) for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))))
     scatters = kernel.step_ops("tile.scatter_add")

@@ -75,10 +75,12 @@ class PairMap:
         rows: QueryValues,
         of_weights: tuple[WeightUses, dict[ir.Operation, SharedBuffer]],
         packed: dict[ir.Value, WeightRegisters],
+        *,
+        only: int | None = None,
     ) -> None:
         """`layout`: where bits of dropout are. `of_weights`: their uses, and the scatters that are made by tiles, and where.
 
-        What becomes of tiles of 16 bits goes to `packed`.
+        What becomes of tiles of 16 bits goes to `packed`. `only`: the number of the one result that is made.
         """
         self.core, self.op, self.layout, self.packed = core, op, layout, packed
         self.slots, self.read, self.limit = rows.slots, rows.registers, rows.count
@@ -86,6 +88,8 @@ class PairMap:
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
         self.kinds = op.opview.kinds()
+        if only is not None:
+            self.results, self.values = [self.results[only]], [self.values[only]]
         self.stored = len(self.results) - len(self.kinds)
         self.depends = dependence(self.block)
         kept = kept_in(self.block)

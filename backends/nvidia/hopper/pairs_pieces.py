@@ -128,13 +128,13 @@ class Pieces:
             core.writer.line(f"attn::store_sharing({self.at}, attn::shared_programs({programs}, gridDim.x, {total}, {numbers}));")
 
     @contextmanager
-    def summed(self, slot: str) -> Iterator[None]:
+    def summed(self, slot: str, stores: list[ir.Operation]) -> Iterator[None]:
         """Around the stores of results: only who has the last steps of a program stores them, with the sums of its other pieces.
 
-        `slot`: where the piece is.
+        `slot`: where the piece is. `stores`: those of this warpgroup.
         """
         core, writer, groups = self.core, self.core.writer, self.layout.warpgroups
-        tiles = [tile for op in self.kernel.stores if isinstance(tile := core.tiles[op.operands[0]], RegTile)]
+        tiles = [tile for op in stores if isinstance(tile := core.tiles[op.operands[0]], RegTile)]
         places, vectors = [], 0
         for tile in tiles:
             places.append((tile.name, 128 * vectors))
@@ -143,7 +143,7 @@ class Pieces:
         memory, numbers = core.arguments.partial_sums(), f"attn::load_shared_int4({self.at})"
 
         def place(worker: str) -> str:
-            return f"{memory} + ({groups} * {worker} + warpgroup) * {128 * vectors} + threadIdx.x % 128"
+            return f"{memory} + ({groups} * {worker} + warpgroup) * {32 * _registers(self.kernel)} + threadIdx.x % 128"
 
         def flag(worker: str) -> str:
             return f"{self.counter} + {_FLAGS} + {groups} * {worker} + warpgroup"

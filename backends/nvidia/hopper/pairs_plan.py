@@ -31,6 +31,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_reduction import may_descend
 from attn_mlir.backends.nvidia.hopper.pairs_scheduler import programs_together
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import narrow_sums
 from attn_mlir.backends.nvidia.hopper.pairs_turns import tile_fields
+from attn_mlir.backends.nvidia.hopper.pairs_weights import plan_weights
 from attn_mlir.backends.nvidia.hopper.pairs_windows import check_windows
 from attn_mlir.backends.nvidia.ordered_sums import depends, is_masked
 from attn_mlir.backends.nvidia.target import NvidiaTarget
@@ -62,6 +63,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         return Refusal.of(error)
     fields: Fields = {"kind": "pairs", "stages": layout.stages, "shared": layout.bytes, "warpgroups": layout.warpgroups}
     fields |= {name: choices[name] for name in (narrow_windows.NARROW,) if name in choices}
+    fields |= {"consumers": "weights"} if layout.roles else {}
     fields |= {"occupancy": layout.occupancy} if layout.occupancy > 1 or "occupancy" in choices else {}
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
@@ -154,6 +156,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     slots = max((len(staged_values(core, step)) for step in found.steps), default=0)
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
+    if (apart := plan_weights(found, target, slots, stages)) is not None:
+        return apart
     occupancy = None if "occupancy" not in fields else int(fields["occupancy"])
     if fields.get("key_sums") == "warpgroup":
         layout = plan_layout(found, target, (slots, False), stages, True)

@@ -34,7 +34,10 @@ class ResultStores:
         if results is not None and through_tma(target.type) and not beside:
             copy = number % results.copies
             part = next(iter(self.layout.adds.values())).bytes if self.layout.among_adds else results.bytes // self.layout.warpgroups
-            self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
+            if self.layout.roles:
+                self._through(op, tile, str(self.layout.result_at(op)), True)
+            else:
+                self._through(op, tile, f"{results.offset + copy * results.bytes} + {part} * warpgroup", copy == 0)
         else:
             self._elements(op, tile, element)
 
@@ -72,7 +75,8 @@ class ResultStores:
             map_ = core.arguments.descriptor(target, COLUMNS, ROWS)
             with writer.block("if (threadIdx.x % 128 == 0)"):
                 for atom in range(atoms(tile.columns)):
-                    where = core.arguments.copied_at(target, f"{places[0]} + {ROWS} * warpgroup", *places[1:])
+                    first = places[0] if self.layout.roles else f"{places[0]} + {ROWS} * warpgroup"
+                    where = core.arguments.copied_at(target, first, *places[1:])
                     place = f"{COLUMNS * atom}, {where}"
                     writer.line(f"attn::tma_store({map_}, result + {8192 * atom}, {place});")
                 writer.line("attn::bulk_commit();")

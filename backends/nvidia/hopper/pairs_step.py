@@ -175,7 +175,8 @@ class Consumers(RolePrinter):
         key, query = (self._memory[value] for value in op.operands)
         self._wait(query)
         keys, held = self.layout.keys[key], self._held.get(key, "")
-        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
+        part = "" if self.layout.roles else f" + {64 * 128} * warpgroup"
+        shared = SharedOperand(f"shared + {keys.offset}{part}", keys.rows * 128)
         fragment = core.fragment("product", queries)
         core.tiles[op.results[0]] = fragment
         for form in (["registers"] if held else []) + (["shared"] if not (held and self.layout.key_sums) else []):

@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.target import HOPPER, TARGETS
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import clone_op, find_all
+from attn_mlir.passes.regions import clone_op, find_all, piece
 from attn_mlir.passes.rows_of_pairs import may_be_rows
 
 
@@ -17,7 +17,8 @@ class SplitPairs(Pass):
     """Makes two `attn.pairs` of one whose sums over queries (`attn.key_sum`, as dk and dv) have more than 256 columns together, and
     one more than 128.
 
-    The one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
+    On Hopper two sums alone, as dk and dv of softmax without a dense bias, stay together: warpgroups have a weight each. Else
+    the one keeps the sums of the first weights, as dv; the other one all the rest, as dk, dq and gradients of captured tensors. Each
     computes the weights that it needs, from the products that these need: the scores of softmax are computed twice, six products in place
     of five, where no kernel of matrix instructions could hold all sums. `arch` is the chip that kernels are for. Where tensors are not f16
     or bf16, nothing changes, nor where `gpu-materialize-pairs` takes over. A single sum over keys, as dq, gets pairs of its own, of which
@@ -34,7 +35,9 @@ class SplitPairs(Pass):
             module.location.emit_error(f"{self.name}: `arch` must be one of {', '.join(TARGETS)}, got '{self.arch}'")
             return False
         for pairs in find_all(module, "attn.pairs"):
-            if not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
+            if self.arch == HOPPER.arch and not self.queries and _has_roles(pairs):
+                _split_queries(pairs)
+            elif not is_wide(pairs) and all(_is_half(value) for product in find_all(pairs, "attn.product") for value in product.operands):
                 _split(pairs)
                 if (self.queries or (self.arch == HOPPER.arch and _is_wide(pairs))) and may_be_rows(pairs):
                     _split_queries(pairs)
@@ -59,6 +62,42 @@ def _split(pairs: ir.Operation) -> None:
         op.operands[0] = other.results[0]
     _prune(other, apart)
     _prune(pairs, rest)
+
+
+def _has_roles(pairs: ir.Operation) -> bool:
+    """Whether both sums over queries are made by one kernel, whose warpgroups have a weight each (`hopper/pairs_weights.py`).
+
+    They are sums of two weights, of which one needs one product alone, of numbers that no pair has for itself.
+    """
+    users = [use.owner.operation for use in pairs.results[0].uses]
+    sums = [op for op in users if op.name == "attn.key_sum"]
+    columns = [ir.RankedTensorType(op.results[0].type).shape[3] for op in sums]
+    taken = sorted(weight for op in sums for weight in _weights(op))
+    apart = [op for op in users if op.name == "attn.query_sum"]
+    alone = len(users) == len(sums) + len(apart) and may_be_rows(pairs) and piece(pairs, "attn.key_lists") is None
+    if apart:
+        alone = alone and len(apart) == 1 and len(_weights(apart[0])) == 1 and _is_wide(pairs)
+    if not alone or taken != [0, 1] or sum(columns) <= thresholds.SUM_COLUMNS or max(columns) > thresholds.SUM_COLUMNS:
+        return False
+    products, (pair,) = find_all(pairs, "attn.product"), find_all(pairs, "attn.pair")
+    if len(products) != 2 or not all(_is_half(value) for product in products for value in product.operands):
+        return False
+    block = pair.regions[0].blocks[0]
+    *ops, last = [view.operation for view in block.operations]
+    scores, (query, key) = list(block.arguments)[:2], list(block.arguments)[-2:]
+    needs = [[_reads(value, score) for score in scores] for value in last.operands]
+    if len(needs) != 2 or not any(sum(need) == 1 for need in needs):
+        return False
+    own = [op for op in ops if not op.name.startswith(("arith.", "math.", "tensor.", "attn.kept"))]
+    read = [op for op in ops if op.name == "tensor.extract"]
+    return not own and not any(_reads(op.results[0], query) and _reads(op.results[0], key) for op in read)
+
+
+def _reads(value: ir.Value, argument: ir.Value) -> bool:
+    """Whether a value of a block is computed from an argument of it."""
+    if isinstance(value.owner, ir.Block):
+        return value == argument
+    return any(_reads(operand, argument) for operand in value.owner.operation.operands)
 
 
 def _is_wide(pairs: ir.Operation) -> bool:

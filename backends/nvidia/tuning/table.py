@@ -71,6 +71,8 @@ TABLE = (
     TunedChoice("pairs", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     TunedChoice("pairs", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=_NONE),
     TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1, spread=_NONE),
+    # Both sums, by consumers that have a weight each (`hopper/pairs_weights.py`).
+    TunedChoice("pairs", 2, 256, None, {"block_q": 64, "block_kv": 64}, spread=_NONE),
     # The same with a sum that is added, where that is no kernel of its own; two warpgroups share its columns in whole swizzle atoms.
     TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     TunedChoice("pairs", _ANY, 256, None, {"block_q": 64, "block_kv": 64}),

@@ -1,8 +1,10 @@
 // Sums over queries that fit into no kernel together: dv becomes a kernel of its own, with the weights and products that it needs. On Hopper
+// dk and dv stay together, unless pairs have numbers of their own, as with a dense bias: warpgroups have a weight each. There
 // dq of more than 128 columns becomes one, too, unless other ops read it, as the gradient of a function of q does.
 // RUN: sed -e 's/x32xf16/x256xf16/g' %inputs/softmax-f16.mlir > %t.256
 // RUN: sed -e 's/x32xf16/x128xf16/g' %inputs/softmax-f16.mlir > %t.128
 // RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd only=true},nvidia-split-pairs,attn-rows-of-pairs{wider=128},attn-simplify' | FileCheck %s --check-prefix=HOPPER
+// RUN: sed -e 's/x64xf32/x256xf16/g' %inputs/bias.mlir | attn-opt -p 'attn-differentiate{functions=bwd only=true wrt=q+k+v},nvidia-split-pairs,attn-rows-of-pairs{wider=128},attn-simplify' | FileCheck %s --check-prefix=BIASED
 // RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd wrt=q only=true},nvidia-split-pairs,attn-rows-of-pairs{wider=128},attn-simplify' | FileCheck %s --check-prefix=WIDER
 // RUN: attn-opt %t.256 -p 'attn-differentiate{functions=bwd wrt=q only=true},nvidia-split-pairs,attn-rows-of-pairs{wider=256},attn-simplify' | FileCheck %s --check-prefix=WHOLE
 // RUN: sed -e 's/x64xf32/x256xf16/g;s/x32xf32/x256xf16/g' %inputs/query-key-value-mods.mlir | attn-opt -p 'attn-differentiate{functions=bwd wrt=q only=true},nvidia-split-pairs,attn-rows-of-pairs{wider=128}' | FileCheck %s --check-prefix=WHOLE
@@ -28,13 +30,17 @@
 // CHECK-DAG:  "attn.query_sum"(%[[REST]], %[[K]]) {weights = array<i64: 0>}
 // CHECK-DAG:  "attn.key_sum"(%[[REST]], %[[Q]]) {weights = array<i64: 0>}
 
-// HOPPER:        %[[FOR_V:[0-9]+]] = "attn.pairs"() ({
-// HOPPER:        %[[FOR_K:[0-9]+]] = "attn.pairs"() ({
+// HOPPER:        %[[BOTH:[0-9]+]] = "attn.pairs"() ({
 // HOPPER-NOT:    "attn.pairs"() ({
 // HOPPER-NOT:    attn.query_sum
 // HOPPER-DAG:    "attn.attention"(%{{[a-z]+}}, %[[K:[a-z]+]], %[[K]]) ({
-// HOPPER-DAG:    "attn.key_sum"(%[[FOR_V]], %{{.*}}) {weights = array<i64: 0>}
-// HOPPER-DAG:    "attn.key_sum"(%[[FOR_K]], %{{.*}}) {weights = array<i64: 0>}
+// HOPPER-DAG:    "attn.key_sum"(%[[BOTH]], %{{.*}}) {weights = array<i64: 0>}
+// HOPPER-DAG:    "attn.key_sum"(%[[BOTH]], %{{.*}}) {weights = array<i64: 1>}
+
+// BIASED:        %[[FOR_V:[0-9]+]] = "attn.pairs"() ({
+// BIASED:        %[[FOR_K:[0-9]+]] = "attn.pairs"() ({
+// BIASED-DAG:    "attn.key_sum"(%[[FOR_V]], %{{.*}}) {weights = array<i64: 0>}
+// BIASED-DAG:    "attn.key_sum"(%[[FOR_K]], %{{.*}}) {weights = array<i64: 0>}
 
 // WIDER-NOT:     attn.pairs
 // WIDER:         %[[DQ:[a-z0-9_]+]] = "attn.attention"(%{{[a-z]+}}, %[[K:[a-z]+]], %[[K]]) ({
