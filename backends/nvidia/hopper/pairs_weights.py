@@ -140,6 +140,7 @@ class WeightConsumer(Consumers):
             if op.operands[1] != weight:
                 core.tiles[op.results[0]] = core.tiles[op.operands[0]]
                 continue
+            self._wait(self._memory[op.operands[2]])  # behind the fence ptxas would put another one
             core.writer.line("attn::wgmma_begin();")
             self._dot_add(op)
             core.writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();")
