@@ -37,7 +37,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, declare_turns, shares_batches, stored_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
 from attn_mlir.backends.nvidia.hopper.pairs_weights import HEADER as HANDED
-from attn_mlir.backends.nvidia.hopper.pairs_weights import WeightConsumer
+from attn_mlir.backends.nvidia.hopper.pairs_weights import BEFORE, WEIGHTS, WeightConsumer
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
@@ -52,7 +52,7 @@ _NAMES += (
     "left", "begun", "before", "turn", "in_turn",
     "same_program", "part", "together", "key_rows", "key_block", "first_semaphore", "seen", ROW, HEAD,
 )  # fmt: skip
-_NAMES += ("piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
+_NAMES += (WEIGHTS, BEFORE, "piece", "sharing", "rows_of_head", "worker", "other", "from", "own_thread")
 
 
 def pairs_core(kernel: PairsKernel) -> Core:
@@ -312,8 +312,10 @@ class PairsPrinter:
         consumer.first()
         with self._programs():
             consumer.accumulators()
+            consumer.begin()
             core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
             consumer.print()
+            consumer.last()
             if not layout.among_keys:
                 core.writer.line(free)
             with self._again(), self._summed(consumer.stores()):

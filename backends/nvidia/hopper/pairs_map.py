@@ -55,13 +55,14 @@ class QueryValues:
 class ProductsInFlight:
     """The products that a map reads: `first` prints the wait for the first of `products`, if there are any, `rest` that for all others.
 
-    Early values are made of the first one in between; `pin` prints what half of them stay before.
+    Early values are made of the first one in between; `pin` prints what half of them stay before. `made`: another warpgroup has made them.
     """
 
     products: list[ir.Value] = field(default_factory=list)
     first: Callable[[], None] = lambda: None
     rest: Callable[[], None] = lambda: None
     pin: Callable[[], None] | None = None
+    made: bool = False
 
 
 class PairMap:
@@ -77,17 +78,19 @@ class PairMap:
         packed: dict[ir.Value, WeightRegisters],
         *,
         only: int | None = None,
+        into: str = "",
     ) -> None:
         """`layout`: where bits of dropout are. `of_weights`: their uses, and the scatters that are made by tiles, and where.
 
-        What becomes of tiles of 16 bits goes to `packed`. `only`: the number of the one result that is made.
+        What becomes of tiles of 16 bits goes to `packed`. `only`: the number of the one result that is made, in registers of
+        the name `into`.
         """
         self.core, self.op, self.layout, self.packed = core, op, layout, packed
         self.slots, self.read, self.limit = rows.slots, rows.registers, rows.count
         self.queries, (self.uses, self.tiles) = layout.kernel.queries, of_weights
         self.windows = PairWindows(core, layout, body_of(op), op.block, "stage")
         self.block, self.results, self.values = body_of(op), list(op.results), yielded(body_of(op))
-        self.kinds = op.opview.kinds()
+        self.kinds, self.into = op.opview.kinds(), into
         if only is not None:
             self.results, self.values = [self.results[only]], [self.values[only]]
         self.stored = len(self.results) - len(self.kinds)
@@ -119,7 +122,7 @@ class PairMap:
         stores = TileStores(core, {op: (buffer, self.windows.start(buffer)) for op, buffer in self.tiles.items()})
         if products:
             awaited.first()
-        if early is not None and isinstance(fragment, RegTile):
+        if early is not None and isinstance(fragment, RegTile) and not awaited.made:
             self._early(early, fragment, awaited.pin)
         awaited.rest()
         if limit is not None:
@@ -228,8 +231,8 @@ class PairMap:
             rounded = self.uses.rounded.get(result, result)
             element = element_name(rounded.type)
             if element in PACKS:
-                name = core.names.fresh(hint(widened(value), "weights"))
-                core.writer.line(f"uint32_t {name}[{queries // 4}];")
+                name = self.into or core.names.fresh(hint(widened(value), "weights"))
+                core.writer.line(*([] if self.into else [f"uint32_t {name}[{queries // 4}];"]))
                 self.packed[rounded] = WeightRegisters(name, queries, element)
                 targets.append((name, True))
             elif not self.uses.in_registers(result):

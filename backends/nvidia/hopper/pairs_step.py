@@ -156,8 +156,8 @@ class Consumers(RolePrinter):
     def _full(self, pipe: int) -> str:
         return f"barriers + {self.layout.full(pipe) - self.layout.barriers} + 8 * {STAGE}"
 
-    def _release(self, pipe: int) -> None:
-        free = f"barriers + {self.layout.free(pipe) - self.layout.barriers} + 8 * {STAGE}"
+    def _release(self, pipe: int, stage: str = STAGE) -> None:
+        free = f"barriers + {self.layout.free(pipe) - self.layout.barriers} + 8 * {stage}"
         if pipe >= len(self.layout.queries):  # all lanes have read the values of rows
             self.core.writer.line("attn::warp_sync();")
         self.core.writer.line(f"attn::warp_arrive({free}, lane == 0);")

@@ -9,7 +9,7 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, too_many
-from attn_mlir.backends.nvidia.hopper.pairs_loop import staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues
 from attn_mlir.backends.nvidia.hopper.pairs_results import RESULTS
 from attn_mlir.backends.nvidia.hopper.pairs_roles import CONSUMERS, roles_of
@@ -27,6 +27,8 @@ HEADER = "attn_handed.cuh"
 HANDED, TAKEN = 12, 13
 """Named barriers: scores are where the second consumer takes them over; it has done so."""
 _BOTH = 256
+WEIGHTS, BEFORE = "weights", "sum_stage"
+"""Names of what each step makes for its sum, and of the stage of the step before; it is -1 in a program's first step."""
 
 
 def plan_weights(kernel: PairsKernel, target: NvidiaTarget, slots: int, stages: int | None) -> BackwardLayout | None:
@@ -70,10 +72,12 @@ class WeightConsumer(Consumers):
             core.tiles[fill.results[0]] = tile
 
     def begin(self) -> None:
-        return
+        """Declares its weight in registers, and the stage of the tile that its sum multiplies while the next product is begun."""
+        self.core.writer.line(f"uint32_t {WEIGHTS}[{self.kernel.queries // 4}];", f"int {BEFORE} = -1;")
 
     def last(self) -> None:
-        return
+        """Waits for the sum of a program's last step."""
+        self._land(0)
 
     def first(self) -> None:
         """Before all programs: what is handed over has a place."""
@@ -94,32 +98,41 @@ class WeightConsumer(Consumers):
         self.core.writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<0>();", f"attn::named_sync({RESULTS} + warpgroup, 128);")
 
     def step(self, block: ir.Block) -> None:
-        core, layout, role = self.core, self.layout, self.role
+        core, role = self.core, self.role
         dots, (op,) = ops_of(block, "tile.dot"), ops_of(block, "tile.map")
         self._waited: set[ir.Value] = set()
         self._memory = {load.results[0]: load.operands[0] for load in (*self.kernel.key_loads, *ops_of(block, "tile.load"))}
-        pipes = list(layout.queries)
         own, other = (dots[self.roles.products[number]] for number in (role, 1 - role))
         self._dot(own)
-        fragment = core.tiles[own.results[0]]
-        assert isinstance(fragment, RegTile) and layout.handed is not None
-        place = f"shared + {layout.handed.offset}"
         if role:
-            handed = core.fragment("product", self.kernel.queries)
-            core.tiles[other.results[0]] = handed
-            core.writer.line(f"attn::named_sync({HANDED}, {_BOTH});", f"attn::take_over({handed.name}, {place});")
-            core.writer.line(f"attn::named_arrive({TAKEN}, {_BOTH});")
-        core.writer.line("attn::wgmma_wait<0>();", f"attn::hold({fragment.name});")
-        self._release(pipes.index(self._memory[own.operands[1]]))
-        if not role:
-            core.writer.line(f"attn::named_sync({TAKEN}, {_BOTH});", f"attn::hand_over({fragment.name}, {place});")
-            core.writer.line(f"attn::named_arrive({HANDED}, {_BOTH});")
+            core.tiles[other.results[0]] = core.fragment("product", self.kernel.queries)
+        self._land(1)
         with core.scope(None):
-            self._weights(block, op)
-            self._sum(block, op, pipes)
+            self._weights(block, op, [dots[number].results[0] for number in self.roles.products])
+            self._sum(block, op)
 
-    def _weights(self, block: ir.Block, op: ir.Operation) -> None:
-        """Its weight of the products, and the numbers of rows given back."""
+    def _land(self, pending: int) -> None:
+        """Waits for the sum of the step before, which was begun before `pending` products, and gives back what it multiplied."""
+        (tile,) = (self.core.tiles[fill.results[0]] for fill in [self.roles.fills[self.role]])
+        assert isinstance(tile, RegTile)
+        writer = self.core.writer
+        writer.line(f"attn::wgmma_wait<{pending}>();", f"attn::hold({tile.name});", f"attn::hold({WEIGHTS});")
+        with writer.block(f"if ({BEFORE} >= 0)"):
+            self._release(self._pipe_of_sum, BEFORE)
+
+    @property
+    def _pipe_of_sum(self) -> int:
+        """The pipe of the tiles that its sum multiplies."""
+        step = self.kernel.steps[0]
+        memory = {load.results[0]: load.operands[0] for load in ops_of(step, "tile.load")}
+        (sum_,) = (op for op in ops_of(step, "tile.dot_add") if self.roles.of_sum(op.operands[0]) == self.role)
+        return list(self.layout.queries).index(memory[sum_.operands[2]])
+
+    def _weights(self, block: ir.Block, op: ir.Operation, products: list[ir.Value]) -> None:
+        """Its weight of the products, and the numbers of rows given back.
+
+        What goes from the first consumer to the second one is what of scores matters alone (`early_value`), or scores.
+        """
         core, layout = self.core, self.layout
         limit = step_limit(list(op.operands)[1])
         text = None if limit is None else as_int(core, limit)
@@ -128,13 +141,31 @@ class WeightConsumer(Consumers):
         slots = {value: slot for slot, value in enumerate(staged_values(core, block))}
         rows = QueryValues({value: slots[value] for value in column_values(op, core.scalars.type_of)}, {}, text)
         only = self.roles.weights[self.role]
-        PairMap(core, op, layout, rows, (WeightUses(), {}), self.packed, only=only).print(ProductsInFlight())
+        scores, own = (core.tiles[product] for product in (products[0], products[self.role]))
+        assert isinstance(scores, RegTile) and isinstance(own, RegTile) and layout.handed is not None
+        place, first = f"shared + {layout.handed.offset}", self.role == 0
+
+        def land() -> None:
+            core.writer.line("attn::wgmma_wait<0>();", f"attn::hold({own.name});")
+            self._release(list(layout.queries).index(self._memory[self._queries_of(block)]))
+
+        def hand() -> None:
+            core.writer.line(f"attn::named_sync({TAKEN if first else HANDED}, {_BOTH});")
+            core.writer.line(f"attn::{'hand_over' if first else 'take_over'}({scores.name}, {place});")
+            core.writer.line(f"attn::named_arrive({HANDED if first else TAKEN}, {_BOTH});")
+
+        awaited = ProductsInFlight(products, *((land, hand) if first else (hand, land)), made=not first)
+        PairMap(core, op, layout, rows, (WeightUses(), {}), self.packed, only=only, into=WEIGHTS).print(awaited)
         if layout.column_slots:
             core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             self._release(layout.pipes - 1)
 
-    def _sum(self, block: ir.Block, map_: ir.Operation, pipes: list[ir.Value]) -> None:
-        """Its sum over queries; the tile that it multiplies is given back."""
+    def _queries_of(self, block: ir.Block) -> ir.Value:
+        """The tile of queries that its product multiplies."""
+        return ops_of(block, "tile.dot")[self.roles.products[self.role]].operands[1]
+
+    def _sum(self, block: ir.Block, map_: ir.Operation) -> None:
+        """Begins its sum over queries."""
         core, weight = self.core, map_.results[self.roles.weights[self.role]]
         for op in ops_of(block, "tile.dot_add"):
             if op.operands[1] != weight:
@@ -143,8 +174,4 @@ class WeightConsumer(Consumers):
             self._wait(self._memory[op.operands[2]])  # behind the fence ptxas would put another one
             core.writer.line("attn::wgmma_begin();")
             self._dot_add(op)
-            core.writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();")
-            tile = core.tiles[op.results[0]]
-            assert isinstance(tile, RegTile)
-            core.writer.line(f"attn::hold({tile.name});")
-            self._release(pipes.index(self._memory[op.operands[2]]))
+            core.writer.line("attn::wgmma_commit();", f"{BEFORE} = {STAGE};")
