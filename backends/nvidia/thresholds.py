@@ -141,6 +141,8 @@ PIECES: Annotated[dict[str, int], Provenance("2026-11-27", "H100", "docs/notes/b
 least, and steps that a thread block must have fewer for it."""
 SUM_COLUMNS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit 1353616f")] = 256
 """Of all sums over queries of a kernel: a thread holds half as many numbers of them, beside the products, dq and what else it needs."""
+BOTH_SUMS: Annotated[int, Provenance("2026-11-28", "ptxas", "docs/notes/backward-wide.md")] = 320
+"""Of two sums over queries alone, as of 192 and 128: a warpgroup has both for 64 keys, in steps of 48 queries."""
 WHOLE_COLUMNS: Annotated[int, Provenance("2026-11-26", "H100", "commit 1353616f")] = 128
 """Columns of a sum up to which kernels are left as they are: those of several narrower sums have been measured whole."""
 

@@ -170,7 +170,8 @@ def test_entries_of_the_table_fit_the_chip() -> None:
         if entry.grid == "rows":
             facts = KernelFacts("rows", "f16", columns * scores, columns, (), 1.0, 5.0, bool(entry.masked))
         else:
-            sums, added = columns * int(min(entry.sums, 2)), columns if entry.spread >= 0 else ()
+            number, added = int(min(entry.sums, 2)), columns if entry.spread >= 0 else ()
+            sums = (int(min(entry.columns, entry.together / number)),) * number
             facts = KernelFacts("pairs", "f16", columns * scores, sums, added, 1.0, 8.0, bool(entry.masked))
         assert table.lookup(facts, entry.arch, entry.length) == entry.choices
         assert "rows must" not in cost(facts, entry.choices, HOPPER, Workload()).problem

@@ -40,7 +40,7 @@ def units(
 
 
 @pytest.mark.parametrize("name", list(_ROWS))
-@pytest.mark.parametrize("columns", [(256, 256), (192, 128), (136, 128)], ids=str)
+@pytest.mark.parametrize("columns", [(256, 256), (192, 136), (136, 256)], ids=str)
 def test_one_kernel(name: str, columns: tuple[int, int]) -> None:
     """dk and dv have one kernel, in which each product is made once: scores go from the first warpgroup to the second one."""
     ((_, unit),) = units(columns, _ROWS[name]).items()
@@ -53,6 +53,15 @@ def test_one_kernel(name: str, columns: tuple[int, int]) -> None:
         assert text.count(f"attn::{own}(") == len(steps) and other not in text
         clears = re.findall(r"attn::wgmma_m64n64k16_ss_f16\(product\w*, a, b, 0\);", text)
         assert len(clears) == len(steps)
+
+
+@pytest.mark.parametrize("name", list(_ROWS))
+@pytest.mark.parametrize("columns", [(192, 128), (136, 128), (160, 160)], ids=str)
+def test_both_sums(name: str, columns: tuple[int, int]) -> None:
+    """Of up to 320 columns together each warpgroup has both sums of 64 keys, in steps of 48 queries."""
+    ((_, unit),) = units(columns, _ROWS[name]).items()
+    consumers = unit.code.source.split("attn::more_registers<240>();")[1]
+    assert unit.schedule["emitter"] == "hopper" and "consumers" not in unit.schedule and "float product[24];" in consumers
 
 
 def test_named_barriers() -> None:

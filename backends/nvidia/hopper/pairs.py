@@ -36,8 +36,8 @@ from attn_mlir.backends.nvidia.hopper.pairs_scheduler import PairTileScheduler
 from attn_mlir.backends.nvidia.hopper.pairs_step import Consumers
 from attn_mlir.backends.nvidia.hopper.pairs_turns import WARPS, TileSender, declare_turns, shares_batches, stored_tiles
 from attn_mlir.backends.nvidia.hopper.pairs_uses import uses_of
-from attn_mlir.backends.nvidia.hopper.pairs_weights import HEADER as HANDED
 from attn_mlir.backends.nvidia.hopper.pairs_weights import BEFORE, WEIGHTS, WeightConsumer
+from attn_mlir.backends.nvidia.hopper.pairs_weights import HEADER as HANDED
 from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.backends.nvidia.hopper.windows import HEADER as WINDOWS
 from attn_mlir.backends.nvidia.hopper.windows import same_for_batches

@@ -147,7 +147,9 @@ class BackwardLayout:
         self.among_adds = False
         """Whether `results` are where `adds` are, which the same threads send to memory."""
         self.among_keys: tuple[int, int] | None = None
-        """The tiles of keys that results of consumers with a weight each pass through, where there is no other room."""
+        """Where results of consumers with a weight each pass through the memory of keys, if there is no other room."""
+        self.meets = False
+        """Whether these are not in the tile that a consumer alone multiplies, so that both meet before."""
         self.results = self._results(kernel, limit)
         self.barriers = self._size
         self.pipes = len(self.queries) + (column_slots > 0)
@@ -184,15 +186,16 @@ class BackwardLayout:
         return self._take("results", ROWS * self.warpgroups, columns, size, copies)
 
     def _among_keys(self, kernel: PairsKernel) -> SharedBuffer | None:
-        """The memory of keys as that of results: each consumer's in the tile that it alone multiplies, where that is large enough."""
+        """The memory of keys as that of results: each consumer's in the tile that it alone multiplies, where those are large enough."""
         dots = kernel.step_ops("tile.dot")
         memory = {op.results[0]: op.operands[0] for op in kernel.key_loads}
         assert self.roles is not None
         own = [self.keys[memory[dots[number].operands[0]]] for number in self.roles.products]
-        widest = [tile_bytes(ROWS, 64 * atoms(head_columns(op.operands[1]))) for op in kernel.stores]
-        if own[0] == own[1] or max(widest) > min(buffer.bytes for buffer in own):
+        sizes = {self.roles.of_sum(op.operands[0]): tile_bytes(ROWS, 64 * atoms(head_columns(op.operands[1]))) for op in kernel.stores}
+        self.meets = own[0] == own[1] or any(size > own[role].bytes for role, size in sizes.items())
+        if self.meets and sum(sizes.values()) > sum(buffer.bytes for buffer in self.keys.values()):
             return None
-        self.among_keys = (own[0].offset, own[1].offset)
+        self.among_keys = (0, sizes.get(0, 0)) if self.meets else (own[0].offset, own[1].offset)
         return own[0]
 
     def result_at(self, store: ir.Operation) -> int:

@@ -24,8 +24,8 @@ from attn_mlir.mlir import ir
 
 HEADER = "attn_handed.cuh"
 """The file of helpers that hand scores over."""
-HANDED, TAKEN = 12, 13
-"""Named barriers: scores are where the second consumer takes them over; it has done so."""
+HANDED, TAKEN, DONE = 12, 13, 14
+"""Named barriers: scores are where the second consumer takes them over; it has done so; both need no keys any more."""
 _BOTH = 256
 WEIGHTS, BEFORE = "weights", "sum_stage"
 """Names of what each step makes for its sum, and of the stage of the step before; it is -1 in a program's first step."""
@@ -78,6 +78,8 @@ class WeightConsumer(Consumers):
     def last(self) -> None:
         """Waits for the sum of a program's last step."""
         self._land(0)
+        if self.layout.meets:
+            self.core.writer.line(f"attn::named_sync({DONE}, {_BOTH});")
 
     def first(self) -> None:
         """Before all programs: what is handed over has a place."""

@@ -67,7 +67,8 @@ def _split(pairs: ir.Operation) -> None:
 def _has_roles(pairs: ir.Operation) -> bool:
     """Whether both sums over queries are made by one kernel, whose warpgroups have a weight each (`hopper/pairs_weights.py`).
 
-    They are sums of two weights, of which one needs one product alone, of numbers that no pair has for itself.
+    They are sums of two weights, of which one needs one product alone, of numbers that no pair has for itself. Steps of 48 queries, which
+    narrower sums take, have no dropout.
     """
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
@@ -88,7 +89,8 @@ def _has_roles(pairs: ir.Operation) -> bool:
     needs = [[_reads(value, score) for score in scores] for value in last.operands]
     if len(needs) != 2 or not any(sum(need) == 1 for need in needs):
         return False
-    own = [op for op in ops if not op.name.startswith(("arith.", "math.", "tensor.", "attn.kept"))]
+    known = ("arith.", "math.", "tensor.", *(["attn.kept"] if sum(columns) > thresholds.BOTH_SUMS else []))
+    own = [op for op in ops if not op.name.startswith(known)]
     read = [op for op in ops if op.name == "tensor.extract"]
     return not own and not any(_reads(op.results[0], query) and _reads(op.results[0], key) for op in read)
 

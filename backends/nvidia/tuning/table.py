@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import inf
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia.thresholds import BOTH_SUMS
 from attn_mlir.backends.nvidia.tuning.facts import KernelFacts
 
 _NONE = -1
@@ -19,7 +20,8 @@ class TunedChoice:
 
     `masked`: with or without skipped blocks; None: both. `instructions`: at most so many for a pair, as the facts count them. `length`:
     from so many keys on. `sums`: at most so many sums that stay in registers, as those of several outputs do. `spread`: the widest sum that
-    is added to memory has so many columns, or there is none; 0: of any width; `_NONE`: there is none.
+    is added to memory has so many columns, or there is none; 0: of any width; `_NONE`: there is none. `together`: at most so many columns
+    of all sums that stay in registers.
     """
 
     grid: str
@@ -32,6 +34,7 @@ class TunedChoice:
     length: int = 0
     sums: float = inf
     spread: int = 0
+    together: float = inf
 
     def fits(self, facts: KernelFacts, arch: str) -> bool:
         """Whether the choices are for such a kernel."""
@@ -44,6 +47,7 @@ class TunedChoice:
             and self.masked in (None, facts.masked)
             and facts.instructions <= self.instructions
             and len(facts.sums) <= self.sums
+            and sum(facts.sums) <= self.together
             and (not self.spread or max(facts.spread, default=_NONE) in (self.spread, _NONE))
         )
 
@@ -71,7 +75,8 @@ TABLE = (
     TunedChoice("pairs", 1, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
     TunedChoice("pairs", 2, 192, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=_NONE),
     TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, sums=1, spread=_NONE),
-    # Both sums, by consumers that have a weight each (`hopper/pairs_weights.py`).
+    # Both sums (192 / 128): each consumer has both of its 64 keys, or all keys of one sum (`hopper/pairs_weights.py`).
+    TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 48}, spread=_NONE, together=BOTH_SUMS),
     TunedChoice("pairs", 2, 256, None, {"block_q": 64, "block_kv": 64}, spread=_NONE),
     # The same with a sum that is added, where that is no kernel of its own; two warpgroups share its columns in whole swizzle atoms.
     TunedChoice("pairs", 2, 256, None, {"block_q": 128, "block_kv": 64}, sums=1, spread=256),
