@@ -314,6 +314,7 @@ class PairsPrinter:
             consumer.accumulators()
             consumer.begin()
             core.writer.line("attn::barrier_wait(barriers, round & 1);")  # this program's keys have landed
+            consumer.hold_keys()
             consumer.print()
             consumer.last()
             if not layout.among_keys:

@@ -103,8 +103,9 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
 def check_held(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys and values."""
     columns = min(map(head_columns, layout.keys), default=0)
-    if layout.held and not (layout.late and 0 < layout.held <= columns // STEP_COLUMNS):
-        text = f"sums over keys that are made a step late, and 1 to {columns // STEP_COLUMNS} steps of {STEP_COLUMNS} columns"
+    if layout.held and not ((layout.late or layout.roles) and 0 < layout.held <= columns // STEP_COLUMNS):
+        text = "sums over keys that are made a step late, or consumers with a weight each"
+        text = f"{text}, and 1 to {columns // STEP_COLUMNS} steps of {STEP_COLUMNS} columns"
         raise UnsupportedError(f"hopper: keys that are held in registers need {text} (held = {layout.held})")
 
 

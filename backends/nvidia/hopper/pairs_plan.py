@@ -157,6 +157,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
     check_windows(found, slots)
     stages = None if "stages" not in fields else int(fields["stages"])
     if (apart := plan_weights(found, target, slots, stages)) is not None:
+        apart.held = int(fields.get(HELD, 0))
+        check_held(apart)
         return apart
     occupancy = None if "occupancy" not in fields else int(fields["occupancy"])
     if fields.get("key_sums") == "warpgroup":

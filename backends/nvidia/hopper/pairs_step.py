@@ -1,5 +1,7 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
+from collections.abc import Mapping
+
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import hint
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -7,7 +9,7 @@ from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
@@ -95,7 +97,7 @@ class Consumers(RolePrinter):
         core, layout = self.core, self.layout
         if not layout.key_sums and not layout.held:
             return
-        for memory, buffer in layout.keys.items():
+        for memory, buffer in self.held_keys().items():
             depth = round_up(buffer.columns, DEPTH) if layout.key_sums else layout.held * DEPTH
             name = self._held[memory] = core.names.fresh("held")
             core.writer.line(f"uint32_t {name}[{depth // 4}];")
@@ -108,6 +110,10 @@ class Consumers(RolePrinter):
                 )
                 with core.unrolled("i", 4):
                     core.writer.line(f"{name}[4 * k + i] = four[i];")
+
+    def held_keys(self) -> Mapping[ir.Value, SharedBuffer]:
+        """The tiles of keys that it holds, or the first columns of."""
+        return self.layout.keys
 
     # ---- one step
 

@@ -5,10 +5,12 @@ dV += P^T dO; the second one multiplies dP^T = V dO^T, and makes dK += dS^T Q. S
 kernel for each sum makes five, and each warpgroup has all columns of one sum, with its weights in registers as operand A.
 """
 
+from collections.abc import Mapping
+
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, too_many
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, too_many
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues
 from attn_mlir.backends.nvidia.hopper.pairs_results import RESULTS
@@ -80,6 +82,11 @@ class WeightConsumer(Consumers):
         self._land(0)
         if self.layout.meets:
             self.core.writer.line(f"attn::named_sync({DONE}, {_BOTH});")
+
+    def held_keys(self) -> Mapping[ir.Value, SharedBuffer]:
+        memory = {op.results[0]: op.operands[0] for op in self.kernel.key_loads}
+        own = memory[self.kernel.step_ops("tile.dot")[self.roles.products[self.role]].operands[0]]
+        return {own: self.layout.keys[own]}
 
     def first(self) -> None:
         """Before all programs: what is handed over has a place."""
