@@ -1,6 +1,6 @@
 """What chunk scans compute of each chunk without the state, in kernels of all chunks at the same time."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
@@ -232,7 +232,7 @@ class _Split:
             targets = {each: [next(outputs) for _ in range(2 if each[1] else 1)] for each in self.crossing}
             place = [inside.value(value) for value in self._place()]
             needed = self._closure(value.owner.operation for value, _ in self.crossing)
-            for op in [op for op in self.steps if op in needed]:  # in their order, so that tiles live no longer than in the kernel
+            for op in sorted((op for op in self.steps if op in needed), key=self._rank()):
                 if op.results:
                     inside.value(op.results[0])
                 for value, inverse in [each for each in self.crossing if each[0].owner.operation == op]:
@@ -244,6 +244,19 @@ class _Split:
                         row = row if len(_shape(part)) == 2 else self._first_number(row, count)
                         build.store(part, target, b, h, row, count)
             scf.YieldOp([])
+
+    def _rank(self) -> Callable[[ir.Operation], int]:
+        """What is made first of a chunk: numbers of rows, while tiles are on their way; with decays of heads, tiles that no system needs,
+        so that one product's sums are in registers at a time; then all else in its order, so that tiles live no longer than in the kernel.
+        """
+        systems = self._closure(value.owner.operation for value, inverse in self.crossing if inverse)
+        channels = any(op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2 for op in self.steps)
+
+        def rank(op: ir.Operation) -> int:
+            tiles = [value for each in self._closure([op]) for value in each.results if is_tile(value)]
+            return 0 if all(len(_shape(value)) == 1 for value in tiles) else 1 if not channels and op not in systems else 2
+
+        return rank
 
     def _place(self) -> list[ir.Value]:
         """(b, h, row, count) of a chunk in tensors with all heads, as it is loaded; nothing where none is."""

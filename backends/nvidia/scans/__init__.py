@@ -60,7 +60,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     atoms = (1, 0) if tried is thresholds.SCAN_SCHEDULES["chunks"] and target.bulk_copies else (0,)
     tries = (_wanted(choices, name, values) for name, values in tried.items())
     for of_atoms, occupancy, warps, stages in itertools.product(_wanted(choices, ATOMS, atoms), *tries):
-        if occupancy * warps > thresholds.SCAN_WARPS and not {"occupancy", "warps"} & set(choices):
+        if occupancy * warps > (thresholds.ATOM_WARPS if of_atoms else thresholds.SCAN_WARPS) and not {"occupancy", "warps"} & set(choices):
             continue
         fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps, **({ATOMS: 1} if of_atoms else {})}
         try:

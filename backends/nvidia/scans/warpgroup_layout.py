@@ -11,9 +11,10 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.boxes import ATOM
+from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import brought_rows, cut_in_two, element_of, extents, own_reads, shape_of, sums_of
-from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
+from attn_mlir.backends.nvidia.scans.order import changed, helping, of_next, ordered, outer
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
@@ -22,8 +23,6 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
 """Warps that have tiles brought, and take rows to memory."""
-ATOM = 64
-"""Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
 """Columns of v that a warp has."""
 
@@ -62,6 +61,8 @@ class WarpgroupLayout(WarpScanLayout):
         """The carried tiles that products change in place."""
         self.groups = self.columns // ATOM
         """Warpgroups that multiply, each with its own columns of v."""
+        self.ahead_of_turn = of_next(loops[0], self.order) if self.groups == 1 else []
+        """The maps that a turn makes for the next one; of two warpgroups, one waits for all of its products, see `await_sums`."""
         self.by_tma = (stages > thresholds.COPIED_STAGES or self.groups > 1) and not self.cuts
         """Whether TMA brings tiles; threads copy them otherwise."""
         found = helping(loops[0])
@@ -213,11 +214,6 @@ class WarpgroupLayout(WarpScanLayout):
         return (
             op.name == "tile.store" and not is_row(op.operands[0].type) and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
         )
-
-    def atoms_of(self, place: SharedPlace) -> tuple[int, int]:
-        """Bytes of a row, and from one swizzle atom to the next."""
-        rows, columns = place.shape
-        return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)
 
 
 def _prepared(kernel: ir.Operation) -> list[ir.Value]:

@@ -5,6 +5,7 @@ from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
+from attn_mlir.backends.nvidia.scans.boxes import atoms_of
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, quotients, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
@@ -19,6 +20,7 @@ from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     elements_of,
 )
 from attn_mlir.dialects.numbers import flag
+from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -42,7 +44,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            self._print(layout.order[len(layout.leading) :])
+            self._turn()
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -74,6 +76,15 @@ class WarpgroupPrinter(ScanPrinter):
         for op in ops:
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
+
+    def _turn(self) -> None:
+        """A turn of the loop; what it makes for the next one after the last product, which runs meanwhile."""
+        layout = self.groups.of_groups
+        ops = [op for op in layout.order[len(layout.leading) :] if op not in layout.ahead_of_turn]
+        last = max((number for number, op in enumerate(ops) if op.name in DOTS), default=-1) + 1
+        self._print(ops[:last])
+        self._print(layout.ahead_of_turn)
+        self._print(ops[last:])
 
     def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
         """The name of a loop's position, its ends and step."""
@@ -143,6 +154,7 @@ class WarpgroupPrinter(ScanPrinter):
         for start, argument, _, result in carried(op):
             self._begin(start, argument, op)
             core.tiles[result] = core.tiles[argument]
+        self._print(core.of_groups.ahead_of_turn)
         at, begin, end, step = self._turns(op)
         arrived = core.of_groups.by_tma
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
@@ -176,7 +188,7 @@ class WarpgroupPrinter(ScanPrinter):
         core.touch([(home, False, "")])
         rows, depth, element = shape_of(result)[0], shape_of(op.operands[-1])[0], element_of(a)
         turned = flag(op, "transpose_a")
-        row_bytes, atom_bytes = core.of_groups.atoms_of(home)
+        row_bytes, atom_bytes = atoms_of(home)
         operand = SharedOperand(f"attn::shared_address({core.at(home)})", atom_bytes, turned, row_bytes=row_bytes)
         wrapper = wgmma_name(rows, "registers", element, transpose_b=turned)
         core.instructions[wrapper] = wgmma(rows, "registers", element, transpose_b=turned)
