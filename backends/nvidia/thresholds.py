@@ -297,6 +297,8 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
+OVERLAP_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/delta-occupancy.md")] = (216, 40)
+"""The same of scans of one warpgroup that leave half of a multiprocessor's registers to another kernel."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-rows.md")] = {
     "whole": 1.8, "segments": 7.0, "round": 22.0, "state": 3.1, "launches": 0.0,
 }  # fmt: skip

@@ -33,6 +33,8 @@ ATOMS = "atoms"
 """Another, of kernels of one chunk: whether a warpgroup makes their products."""
 IN_PLACE = "in_place"
 """Another: whether rows on their way to memory take the places of tiles that were loaded."""
+OVERLAPS = "overlaps"
+"""Another: whether a kernel leaves registers for one that runs beside it, see `backends.nvidia.overlap`."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -85,6 +87,8 @@ def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
         fields |= {IN_PLACE: 1} if in_place else {}
         try:
+            layout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(in_place))
+            fields |= {OVERLAPS: 1} if choices.get(OVERLAPS, 1) and layout.may_overlap else {}
             code = printed.tried(kernel, "scans", fields, _print(kernel, target, fields))
         except UnsupportedError:
             continue
@@ -117,8 +121,10 @@ def _rounded(line: str) -> str:
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
     if WARPGROUPS in fields:
-        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
-        core: ScanCore = WarpgroupCore(kernel, layout)
+        of_groups = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
+        of_groups.overlaps = bool(fields.get(OVERLAPS, 0))
+        layout: WarpScanLayout = of_groups
+        core: ScanCore = WarpgroupCore(kernel, of_groups)
         printer: ScanPrinter = WarpgroupPrinter(core)
     elif ATOMS in fields:
         layout = AtomLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
@@ -131,9 +137,10 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     core.writer.indent = core.scalars.indent = "  "
     printer.block(kernel.regions[0].blocks[0])
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
+    blocks = 2 if OVERLAPS in fields else fields["occupancy"]
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {fields["occupancy"]}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {blocks}) {name}(',
         f"{declared}) {{",
         f"  extern __shared__ __align__({layout.align}) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
@@ -145,7 +152,9 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     helpers = [*map(text_of, HELPERS), *_of_warpgroups(core)]
     source = "\n".join([warps, *helpers, core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
-    return KernelCode(name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch)
+    return KernelCode(
+        name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch, overlaps=OVERLAPS in fields
+    )
 
 
 def _of_warpgroups(core: ScanCore) -> list[str]:
