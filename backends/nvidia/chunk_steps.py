@@ -77,15 +77,15 @@ class ChunkSteps:
         return list(found)
 
     def rank(self) -> Callable[[ir.Operation], int]:
-        """What is made first of a chunk: numbers of rows, while tiles are on their way; with decays of heads, tiles that no system needs,
-        so that one product's sums are in registers at a time; then all else in its order, so that tiles live no longer than in the kernel.
+        """What is made first of a chunk whose heads have decays: numbers of rows, while tiles are on their way; tiles that no system needs,
+        so that one product's sums are in registers at a time. All else has its order, so that tiles live no longer than in the kernel.
         """
         systems = self.closure(value.owner.operation for value, inverse in self.crossing if inverse)
         channels = any(op.name == "tile.cumsum" and len(shape_of_tile(op.results[0])) == 2 for op in self.steps)
 
         def of(op: ir.Operation) -> int:
             tiles = [value for each in self.closure([op]) for value in each.results if is_tile(value)]
-            return 0 if all(len(shape_of_tile(value)) == 1 for value in tiles) else 1 if not channels and op not in systems else 2
+            return 0 if channels or all(len(shape_of_tile(value)) == 1 for value in tiles) else 1 if op not in systems else 2
 
         return of
 

@@ -1,6 +1,6 @@
 """The order in which a chunk's ops are printed where products run beside other work."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.scans.layout import carried
@@ -61,29 +61,6 @@ def helping(loop: ir.Operation) -> set[ir.Operation]:
     if any(is_tile(value) and not is_row(value.type) for op in found for value in _read(op)):
         raise UnsupportedError(f"scans: numbers of rows are made of tiles ({loop.location})")
     return found
-
-
-def of_next(loop: ir.Operation, order: Sequence[ir.Operation]) -> list[ir.Operation]:
-    """The maps of a loop's body that only round what it carries, where products that the next state does not need are printed last.
-
-    Each turn makes them for the next one while those products run.
-    """
-    states = changed(loop)
-    products = [op for op in order if op.name in DOTS]
-    if not products or any(products[-1].results[0] == value for _, _, value, _ in carried(loop)):
-        return []
-    inside = {body(loop), *(block for op in order for region in op.regions for block in region.blocks)}
-    found: list[ir.Operation] = []
-    for op in [op for op in order if op.name == "tile.map"]:
-        read = [value for value in _read(op) if _block_of(value) in inside and _block_of(value) not in [*op.regions[0].blocks]]
-        if read and all(value in states for value in read):
-            found.append(op)
-    return found
-
-
-def _block_of(value: ir.Value) -> ir.Block | None:
-    """The block whose argument a value is, or whose op makes it."""
-    return value.owner if isinstance(value.owner, ir.Block) else value.owner.operation.block
 
 
 def changed(loop: ir.Operation) -> dict[ir.Value, ir.Operation]:

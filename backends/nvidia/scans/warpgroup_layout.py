@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.scans.boxes import ATOM
 from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import brought_rows, cut_in_two, element_of, extents, own_reads, shape_of, sums_of
-from attn_mlir.backends.nvidia.scans.order import changed, helping, of_next, ordered, outer
+from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
@@ -63,8 +63,6 @@ class WarpgroupLayout(WarpScanLayout):
         """The carried tiles that products change in place."""
         self.groups = self.columns // ATOM
         """Warpgroups that multiply, each with its own columns of v."""
-        self.ahead_of_turn = of_next(loops[0], self.order) if self.groups == 1 else []
-        """The maps that a turn makes for the next one; of two warpgroups, one waits for all of its products, see `await_sums`."""
         self.overlaps = False
         """Whether the kernel leaves registers for another one beside it."""
         self.may_overlap = (

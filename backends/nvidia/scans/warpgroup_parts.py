@@ -121,8 +121,6 @@ class WarpgroupMaps(ScanMaps):
         made = list(zip(yielded(block), op.results, strict=True))
         halves = [result for _, result in made if element_of(result) in HALVES]
         for result in op.results:
-            if result in core.factors:
-                continue  # made again, for the next turn
             if result in halves:
                 core.factors[result] = core.names.fresh(hint(result, "packed"))
                 core.writer.line(f"uint32_t {core.factors[result]}[{grid.registers // 2}];")

@@ -20,7 +20,6 @@ from attn_mlir.backends.nvidia.scans.warpgroup_parts import (
     elements_of,
 )
 from attn_mlir.dialects.numbers import flag
-from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
@@ -44,7 +43,7 @@ class WarpgroupPrinter(ScanPrinter):
         """Prints the ops of a block; those of the kernel's own block for both kinds of warps."""
         core, layout = self.groups, self.groups.of_groups
         if block == body(layout.loop):
-            self._turn()
+            self._print(layout.order[len(layout.leading) :])
             return
         ops = self.layout.ops_of(block)
         if layout.loop not in ops:
@@ -80,15 +79,6 @@ class WarpgroupPrinter(ScanPrinter):
         for op in ops:
             if op.name not in ("scf.yield", "func.return"):
                 self.operation(op)
-
-    def _turn(self) -> None:
-        """A turn of the loop; what it makes for the next one after the last product, which runs meanwhile."""
-        layout = self.groups.of_groups
-        ops = [op for op in layout.order[len(layout.leading) :] if op not in layout.ahead_of_turn]
-        last = max((number for number, op in enumerate(ops) if op.name in DOTS), default=-1) + 1
-        self._print(ops[:last])
-        self._print(layout.ahead_of_turn)
-        self._print(ops[last:])
 
     def _turns(self, op: ir.Operation) -> tuple[str, str, str, str]:
         """The name of a loop's position, its ends and step."""
@@ -158,7 +148,6 @@ class WarpgroupPrinter(ScanPrinter):
         for start, argument, _, result in carried(op):
             self._begin(start, argument, op)
             core.tiles[result] = core.tiles[argument]
-        self._print(core.of_groups.ahead_of_turn)
         at, begin, end, step = self._turns(op)
         arrived = core.of_groups.by_tma
         core.writer.line(f"int stage = 0{', parity = 0' if arrived else ''};", "#pragma unroll 1")
