@@ -286,7 +286,7 @@ SYNCHRONOUS_WIDE: Annotated[int, Provenance("2026-11-27", "H200", "docs/notes/sm
 SCAN_SCHEDULES: Annotated[dict[str, dict[str, tuple[int, ...]]], Provenance("2026-11-27", "H100", "docs/notes/delta-h200.md")] = {
     "warpgroups": {"stages": (3, 2), "in_place": (0, 1)},
     "usual": {"occupancy": (1,), "warps": (8,), "stages": (2, 1, 0)},
-    "chunks": {"occupancy": (6, 5, 4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
+    "chunks": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
     "chunks of channels": {"occupancy": (4, 3, 2, 1), "warps": (4, 8), "stages": (1, 0)},
 }
 """What is tried for chunk scans of delta rules, one after another. Thread blocks of kernels that have chunks alone wait alternately, for
@@ -297,8 +297,6 @@ SCAN_GROUP_REGISTERS: Annotated[dict[int, tuple[int, int]], Provenance("2026-11-
     2: (232, 40)
 }
 """Registers of a thread that multiplies and of one that helps in scans of so many warpgroups, where a launch gives too few."""
-OVERLAP_REGISTERS: Annotated[tuple[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/delta-occupancy.md")] = (216, 40)
-"""The same of scans of one warpgroup that leave half of a multiprocessor's registers to another kernel."""
 DELTA_TIMES: Annotated[dict[str, float], Provenance("2026-11-28", "H200", "docs/notes/delta-rows.md")] = {
     "whole": 1.8, "segments": 7.0, "round": 22.0, "state": 3.1, "launches": 0.0,
 }  # fmt: skip
@@ -312,8 +310,6 @@ HELD_TILES: Annotated[tuple[str, ...], Provenance("2026-11-27", "ptxas", "docs/n
 """Elements of tiles in shared memory that threads of kernels of one chunk hold in registers, where several maps read them."""
 SCAN_WARPS: Annotated[int, Provenance("2026-11-26", "ptxas", "docs/notes/delta-h200.md")] = 16
 """Warps of such scans on a multiprocessor, so that each thread has 128 registers."""
-ATOM_WARPS: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/delta-occupancy.md")] = 24
-"""The same of kernels of one chunk whose products warpgroups make: 80 registers."""
 
 # ---- the tuner's model (`tuning/model.py`, `tuning/scans.py`), whose numbers rank schedules and predict nothing
 _FIT = Provenance("2026-11-24", "H200", "docs/tuning.md, fitted to 246 schedules")

@@ -198,8 +198,6 @@ static void barrier_turn(uint32_t barrier) {
 static void barrier_arrive_expect(uint32_t barrier, uint32_t bytes) { ++arrivals[barrier / 8].arrived, arrivals[barrier / 8].bytes += bytes; }
 template <int Registers> static void more_registers() {}
 template <int Registers> static void fewer_registers() {}
-static void start_next() {}
-static void await_before() {}
 static void barrier_wait(uint32_t barrier, int parity) {
   while (arrivals[barrier / 8].phase == parity) leave();
 }

@@ -33,8 +33,6 @@ ATOMS = "atoms"
 """Another, of kernels of one chunk: whether a warpgroup makes their products."""
 IN_PLACE = "in_place"
 """Another: whether rows on their way to memory take the places of tiles that were loaded."""
-OVERLAPS = "overlaps"
-"""Another: whether a kernel leaves registers for one that runs beside it, see `backends.nvidia.overlap`."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
@@ -62,7 +60,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     atoms = (1, 0) if tried is thresholds.SCAN_SCHEDULES["chunks"] and target.bulk_copies else (0,)
     tries = (_wanted(choices, name, values) for name, values in tried.items())
     for of_atoms, occupancy, warps, stages in itertools.product(_wanted(choices, ATOMS, atoms), *tries):
-        if occupancy * warps > (thresholds.ATOM_WARPS if of_atoms else thresholds.SCAN_WARPS) and not {"occupancy", "warps"} & set(choices):
+        if occupancy * warps > thresholds.SCAN_WARPS and not {"occupancy", "warps"} & set(choices):
             continue
         fields: Fields = {"stages": stages, "occupancy": occupancy, "warps": warps, **({ATOMS: 1} if of_atoms else {})}
         try:
@@ -87,8 +85,6 @@ def _of_groups(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         fields: Fields = {"stages": stages, "occupancy": int(choices.get("occupancy", 1)), WARPGROUPS: 1}
         fields |= {IN_PLACE: 1} if in_place else {}
         try:
-            layout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(in_place))
-            fields |= {OVERLAPS: 1} if choices.get(OVERLAPS, 1) and layout.may_overlap else {}
             code = printed.tried(kernel, "scans", fields, _print(kernel, target, fields))
         except UnsupportedError:
             continue
@@ -121,10 +117,8 @@ def _rounded(line: str) -> str:
 
 def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> KernelCode:
     if WARPGROUPS in fields:
-        of_groups = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
-        of_groups.overlaps = bool(fields.get(OVERLAPS, 0))
-        layout: WarpScanLayout = of_groups
-        core: ScanCore = WarpgroupCore(kernel, of_groups)
+        layout: WarpScanLayout = WarpgroupLayout(kernel, pieces_of(kernel), int(fields["stages"]), bool(fields.get(IN_PLACE, 0)))
+        core: ScanCore = WarpgroupCore(kernel, layout)
         printer: ScanPrinter = WarpgroupPrinter(core)
     elif ATOMS in fields:
         layout = AtomLayout(kernel, pieces_of(kernel), int(fields["stages"]), int(fields["warps"]))
@@ -137,10 +131,9 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     core.writer.indent = core.scalars.indent = "  "
     printer.block(kernel.regions[0].blocks[0])
     name = ir.StringAttr(kernel.attributes["sym_name"]).value
-    blocks = 2 if OVERLAPS in fields else fields["occupancy"]
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
     lines = [
-        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {blocks}) {name}(',
+        f'extern "C" __global__ void __launch_bounds__({layout.all_threads}, {fields["occupancy"]}) {name}(',
         f"{declared}) {{",
         f"  extern __shared__ __align__({layout.align}) unsigned char memory[];",
         "  const int block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;",
@@ -152,9 +145,7 @@ def _print(kernel: ir.Operation, target: NvidiaTarget, fields: Fields) -> Kernel
     helpers = [*map(text_of, HELPERS), *_of_warpgroups(core)]
     source = "\n".join([warps, *helpers, core.scalars.helper_source(), *lines])
     shared = max(layout.size, 16)
-    return KernelCode(
-        name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch, overlaps=OVERLAPS in fields
-    )
+    return KernelCode(name, name, source, core.arguments.parameters(), layout.all_threads, shared, arch=target.arch)
 
 
 def _of_warpgroups(core: ScanCore) -> list[str]:

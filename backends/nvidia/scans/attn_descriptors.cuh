@@ -8,10 +8,6 @@ namespace attn {
 // All warps of a warpgroup say how many registers a thread has from here on.
 template <int Registers> ATTN_DEVICE void more_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Registers)); }
 template <int Registers> ATTN_DEVICE void fewer_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(Registers)); }
-// The kernel after this one may start, once all thread blocks say so.
-ATTN_DEVICE void start_next() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-// The kernel before this one is done, and what it wrote is there.
-ATTN_DEVICE void await_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 ATTN_DEVICE uint64_t descriptor(uint32_t address, uint32_t leading, uint32_t stride, uint32_t swizzle) {
   return descriptor_of((address >> 4) | (leading >> 4) << 16, (stride >> 4) | swizzle << 30);
 }

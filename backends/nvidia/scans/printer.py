@@ -17,9 +17,6 @@ from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-_BRIEF = 8
-"""Elements of an inverse that a thread takes to memory itself, at most."""
-
 
 class ScanPrinter:
     """Prints blocks of ops."""
@@ -233,10 +230,8 @@ class ScanPrinter:
             f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
         core.met()
-        brief = rows * rows <= _BRIEF * self.layout.threads and not flag(
-            op, "upper"
-        )  # others take as long, or 4 % longer (an H100, 2026-11-27)
-        if brief and (stores := stored_pieces(op)) is not None:
+        # Of upper triangles others take as long, or 4 % longer (an H100, 2026-11-27).
+        if not flag(op, "upper") and (stores := stored_pieces(op)) is not None:
             self._store_pieces(op, begin, stores)
             core.touch([(triangle, False, ""), (product, False, "")])
             return

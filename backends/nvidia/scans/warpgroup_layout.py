@@ -21,8 +21,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
-SEGMENT = "segment"
-"""Of the facts of a kernel: that its programs are those of segments."""
 HELPERS = 4
 """Warps that have tiles brought, and take rows to memory."""
 _OF_WARP = 16
@@ -63,12 +61,6 @@ class WarpgroupLayout(WarpScanLayout):
         """The carried tiles that products change in place."""
         self.groups = self.columns // ATOM
         """Warpgroups that multiply, each with its own columns of v."""
-        self.overlaps = False
-        """Whether the kernel leaves registers for another one beside it."""
-        self.may_overlap = (
-            self.groups == 1 and not self.cuts and not self.given and SEGMENT in ir.DictAttr(kernel.attributes["tile.kernel"])
-        )
-        """Whether it is one of those that make matrices and states of segments, which read nothing of each other."""
         self.by_tma = (stages > thresholds.COPIED_STAGES or self.groups > 1) and not self.cuts
         """Whether TMA brings tiles; threads copy them otherwise."""
         found = helping(loops[0])

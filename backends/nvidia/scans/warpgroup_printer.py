@@ -49,8 +49,6 @@ class WarpgroupPrinter(ScanPrinter):
         if layout.loop not in ops:
             self._print(ops)
             return
-        if layout.overlaps:
-            core.writer.line("attn::start_next();")
         plain = [op for op in ops if op.name == "memref.subview" or op.name in SCALARS]
         self._print(plain)
         if layout.by_tma:
@@ -61,7 +59,7 @@ class WarpgroupPrinter(ScanPrinter):
                 )
             core.writer.line("__syncthreads();")  # no copy may arrive at a barrier that is not initialised
         core.of_threads(HELPING)
-        registers = thresholds.OVERLAP_REGISTERS if layout.overlaps else thresholds.SCAN_GROUP_REGISTERS.get(layout.groups)
+        registers = thresholds.SCAN_GROUP_REGISTERS.get(layout.groups)
         with core.scope("if (attn::warpgroup_index() == 0)"):
             if registers:
                 core.writer.line(f"attn::fewer_registers<{registers[1]}>();")
@@ -72,8 +70,6 @@ class WarpgroupPrinter(ScanPrinter):
                 core.writer.line(f"attn::more_registers<{registers[0]}>();")
             core.writer.line(f"const int warp = (threadIdx.x >> 5) - {layout.warps};")
             self._print([op for op in ops if op not in plain])
-        if layout.overlaps:
-            core.writer.line("attn::await_before();")
 
     def _print(self, ops: list[ir.Operation]) -> None:
         for op in ops:

@@ -3,10 +3,10 @@
 // RUN: attn-translate --to cuda %inputs/linear/gated-delta-half.mlir | FileCheck %s
 
 // PLAN-LABEL: func.func @attention_chunks(
-// PLAN-SAME:    tile.schedule = {arch = "sm_90a", atoms = 1 : i64, emitter = "scans", occupancy = 6 : i64, stages = 1 : i64, warps = 4 : i64}
+// PLAN-SAME:    tile.schedule = {arch = "sm_90a", atoms = 1 : i64, emitter = "scans", occupancy = 4 : i64, stages = 1 : i64, warps = 4 : i64}
 
 // One thread asks for tiles; all copy numbers of rows. Rows of a thread, one at most, have no loop, and no barrier before the same thread's.
-// CHECK-LABEL: void __launch_bounds__(128, 6) attention_chunks(
+// CHECK-LABEL: void __launch_bounds__(128, 4) attention_chunks(
 // CHECK:           if (threadIdx.x == 0) {
 // CHECK-NEXT:        attn::barrier_init([[ARRIVAL:attn::shared_address\(memory \+ [0-9]+\)]], 1);
 // CHECK-NEXT:        attn::barrier_init_fence();
