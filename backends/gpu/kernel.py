@@ -66,6 +66,10 @@ class KernelCode:
     """Names of packages' include folders that the source needs: "tilelang" or none."""
     occupancy: int = 1
     """Thread blocks of a persistent kernel on a multiprocessor."""
+    overlaps: bool = False
+    """Whether it lets the kernel after it start, and waits at its end for the one before it."""
+    early: bool = False
+    """Whether it starts while the kernel before it runs."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain data, without the sources."""

@@ -114,6 +114,9 @@ class IntegerPrinter:
             rounds = True
         if rounds and positive and wide == "int":
             return f"((int)((unsigned){a} {operator} (unsigned){b}))"
+        if helper in ("quotient", "remainder") and wide == "int" and ranges[0][0] >= 0 and ranges[1][0] == 0:
+            # As the helpers do, but without signs: a third of the instructions.
+            return f"((int)((unsigned){a} {operator} (unsigned)({b} > 0 ? {b} : 1)))"
         text = f"({a} {operator} {b})" if rounds else f"{self._helper(helper)}<{wide}>({a}, {b})"
         return text if wide == result else f"(({result}){text})"
 

@@ -20,7 +20,7 @@ from attn_mlir.errors import AttnError, UnsupportedError
 
 _SUCCESS, _INVALID_CONTEXT = 0, 201
 _MULTIPROCESSORS, _SHARED_BYTES, _MAJOR, _MINOR = 16, 97, 75, 76
-_MAX_DYNAMIC_SHARED, _CLUSTER = 8, 4
+_MAX_DYNAMIC_SHARED, _CLUSTER, _SERIALISED_BY_PROGRAMS = 8, 4, 6
 _RELAXED = 2
 MAP_BYTES, MAP_ALIGNMENT = 128, 128
 DATA_TYPES = {torch.float8_e4m3fn: 0, torch.float8_e5m2: 0, torch.float16: 6, torch.float32: 7, torch.float64: 8, torch.bfloat16: 9}
@@ -55,7 +55,7 @@ class _Dim(ctypes.Structure):
 
 
 class _AttributeValue(ctypes.Union):
-    _fields_ = (("pad", ctypes.c_char * 64), ("cluster", _Dim))
+    _fields_ = (("pad", ctypes.c_char * 64), ("cluster", _Dim), ("allowed", ctypes.c_int))
 
 
 class _Attribute(ctypes.Structure):
@@ -199,13 +199,14 @@ def load_function(binary: bytes, entry: str, shared_bytes: int, index: int) -> i
     return function.value or 0
 
 
-def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1) -> Config:
-    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x."""
+def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: int, cluster: int = 1, early: bool = False) -> Config:
+    """How to launch a kernel: thread blocks along x, y and z, clusters of `cluster` of them along x; `early`: beside the one before it."""
     made = Config(_Dim(*grid), _Dim(threads, 1, 1), shared_bytes, stream)
-    if cluster > 1:
-        value = _AttributeValue(cluster=_Dim(cluster, 1, 1))
-        made.keep = (_Attribute * 1)(_Attribute(_CLUSTER, b"", value))
-        made.attributes, made.count = ctypes.addressof(made.keep), 1
+    found = [(_CLUSTER, _AttributeValue(cluster=_Dim(cluster, 1, 1)))] * (cluster > 1)
+    found += [(_SERIALISED_BY_PROGRAMS, _AttributeValue(allowed=1))] * early
+    if found:
+        made.keep = (_Attribute * len(found))(*(_Attribute(number, b"", value) for number, value in found))
+        made.attributes, made.count = ctypes.addressof(made.keep), len(found)
     return made
 
 

@@ -244,7 +244,7 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster)
+        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster, code.early)
         if own:
             self._keep(arguments, stream, values, config)
         return PackedLaunch(values, config)

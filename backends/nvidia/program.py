@@ -35,6 +35,7 @@ from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, single_kernel, spilled
 from attn_mlir.backends.nvidia.delta_segments import delta_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
+from attn_mlir.backends.nvidia.overlap import overlapped
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.work_items import listed_items
@@ -64,6 +65,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         key: str = "",
     ) -> None:
         """`key` is that under which the program is kept on disk once its kernels are compiled; where `binaries` are given, it is there."""
+        units = overlapped(host, units)
         super().__init__(source, prepare, choices, host, units)
         self._binaries = binaries
         self.key = key

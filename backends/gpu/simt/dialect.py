@@ -32,3 +32,5 @@ class Dialect:
     """How many blocks of rows there are; without it, the kernel has a parameter that tells."""
     change: Callable[[str], str] = str
     flags: tuple[str, ...] = ()
+    around: tuple[str, str] = ("", "")
+    """Statements before and after all others."""

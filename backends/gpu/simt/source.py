@@ -80,9 +80,11 @@ def source(kernel: ir.Operation, printer: RowPrinter, threads: int, ordered: boo
     if printer.packed:
         call = ", ".join(re.findall(r"\w+$", declaration)[0] for declaration in declarations)
         rows = f"template <bool Aligned> {dialect.device} void {name}_rows({parameters}) {{\n{body}\n}}\n\n"
-        function = f"{rows}{head} {{\n  if ({aligned})\n    {name}_rows<true>({call});\n  else\n    {name}_rows<false>({call});\n}}\n"
+        body = f"  if ({aligned})\n    {name}_rows<true>({call});\n  else\n    {name}_rows<false>({call});"
     else:
-        function = f"{head} {{\n{body}\n}}\n"
+        rows = ""
+    before, after = (f"  {statement}\n" if statement else "" for statement in dialect.around)
+    function = f"{rows}{head} {{\n{before}{body}\n{after}}}\n"
     used = [_PACK if "Pack<" in text else "", _LOAD if "load_pack" in text else "", _STORE if "store_pack" in text else ""]
     used += [_SUM if "block_sum<" in text else "", _SCAN if "block_scan<" in text else ""]
     helpers = _in("".join(used), dialect)

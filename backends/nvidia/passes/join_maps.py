@@ -18,8 +18,7 @@ class JoinMaps(Pass):
     and have an exponential in common, where the later one reads nothing that is made after the earlier one.
 
     Where channels have decays, the residual of what enters the state needs all that its rounded part does; rows of q and of the erase key
-    leave by the same decays. Where heads have them, pairs of q and of the erase key are weighted alike. A joined map is not joined again:
-    threads would hold more rounded elements than they have registers for.
+    leave by the same decays. A joined map is not joined again: threads would hold more rounded elements than they have registers for.
     """
 
     name = "nvidia-join-maps"

@@ -1,11 +1,12 @@
 """What chunk scans compute of each chunk without the state, in kernels of all chunks at the same time."""
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.attributes import grid_kind
 from attn_mlir.backends.gpu.prepared import PREPARED, describe
-from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
+from attn_mlir.backends.gpu.structure import body, operations
+from attn_mlir.backends.nvidia.chunk_steps import SOLVE, ChunkSteps, shape_of_tile, with_inner
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.passes.number_rows import move_rows
 from attn_mlir.backends.nvidia.tile_pieces import cut_tile, product_of_pieces
@@ -14,18 +15,15 @@ from attn_mlir.dialects.tile import build
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.mlir import arith, func, ir, memref, scf
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import clone_op, find_all, maker, walk
+from attn_mlir.passes.regions import clone_op, find_all, maker
 from attn_mlir.passes.tiling.scalars import constant_float, constant_index
 
-_SOLVE = "tile.solve_unit"
 _STEP = 32
 """Rows and columns of tiles that the emitter "scans" knows are multiples of it."""
 INVERSE = "nvidia.inverse"
 """A unit attribute of a `tile.solve_unit` whose right side is the identity."""
 ONCE = "nvidia.once"
 """A unit attribute of a loop that has one iteration."""
-_Crossing = tuple[ir.Value, bool]
-"""A tile, and whether it is a triangle that is wanted as its inverse."""
 
 
 @dataclass(frozen=True)
@@ -54,26 +52,11 @@ class PrepareChunks(Pass):
         return True
 
 
-def _makes_rows(op: ir.Operation) -> bool:
-    """Whether numbers of f32, one for each row, are all that an op makes."""
-    types = [result.type for result in op.results]
-    return bool(types) and all(is_row(type_) and isinstance(ir.RankedTensorType(type_).element_type, ir.F32Type) for type_ in types)
-
-
-def _shape(tile: ir.Value) -> list[int]:
-    return list(ir.RankedTensorType(tile.type).shape)
-
-
-def _all(op: ir.Operation) -> list[ir.Operation]:
-    """An op and those in its regions."""
-    return [op, *walk(op)]
-
-
 def _pieces(function: ir.Operation) -> int:
     return ir.IntegerAttr(function.attributes[PIECES]).value if PIECES in function.attributes else 0
 
 
-class _Split:
+class _Split(ChunkSteps):
     """One kernel that becomes two."""
 
     @staticmethod
@@ -83,9 +66,9 @@ class _Split:
             return None
         facts = ir.DictAttr(function.attributes["tile.kernel"])
         loops = [op for op in operations(body(function)) if op.name == "scf.for"]
-        if "sequences" in facts or len(loops) != 1 or not find_all(loops[0], _SOLVE):
+        if "sequences" in facts or len(loops) != 1 or not find_all(loops[0], SOLVE):
             return None
-        sizes = [size for op in operations(body(loops[0])) if op.name in (*DOTS, "tile.load") for size in _shape(op.results[0])]
+        sizes = [size for op in operations(body(loops[0])) if op.name in (*DOTS, "tile.load") for size in shape_of_tile(op.results[0])]
         if any(size % _STEP for size in sizes):
             return None
         made = _Split(function, loops[0], chunks)
@@ -97,54 +80,15 @@ class _Split:
         return _Split(function, loops[0], chunks)
 
     def __init__(self, function: ir.Operation, loop: ir.Operation, chunks: int) -> None:
-        self.function, self.loop, self.chunks = function, loop, chunks
+        self.function, self.chunks = function, chunks
         self.facts = ir.DictAttr(function.attributes["tile.kernel"])
-        self.size = ir.IntegerAttr(self.facts["block_q"]).value
         self.segment = ir.IntegerAttr(self.facts["segment"]).value if "segment" in self.facts else 0
         """Positions of a segment, 0 where sequences are whole."""
         results = len(list(ir.ArrayAttr(self.facts["outputs"])))
         arguments = list(body(function).arguments)
         self.inputs, self.outputs = arguments[: len(arguments) - results], arguments[len(arguments) - results :]
-        inner = body(loop)
-        self.steps = operations(inner)
-        self.dependent = self._dependent(set(list(inner.arguments)[1:]))
-        self.crossing = self._crossing()
-
-    def _dependent(self, known: set[ir.Value]) -> set[ir.Operation]:
-        """The ops of the loop that need the state."""
-        found: set[ir.Operation] = set()
-        for op in self.steps:
-            if op.name in ("tile.store", "scf.yield") or any(value in known for each in _all(op) for value in each.operands):
-                found.add(op)
-                known.update(op.results)
-        return found
-
-    def _crossing(self) -> list[_Crossing]:
-        """The tiles, made of products or of sums of channels' decays, that other ops need together with the state, and the numbers of rows
-        that these need: warps that make such numbers in the scan let its products wait.
-        """
-        costly: set[ir.Value] = set()
-        for op in self.steps:
-            reads = [value for each in _all(op) for value in each.operands]
-            first = op.name in (*DOTS, _SOLVE) or (op.name == "tile.cumsum" and len(_shape(op.results[0])) == 2)
-            if op not in self.dependent and (first or any(value in costly for value in reads)):
-                costly.update(op.results)
-        found: dict[_Crossing, None] = {}
-        for op in self.steps:
-            if op in self.dependent:
-                for each in _all(op):
-                    for number, value in enumerate(each.operands):
-                        if value in costly and is_tile(value):
-                            found[value, op.name == _SOLVE and number == 0] = None
-        shapes = [_shape(value) for value, _ in found]
-        fits = self._place() and all(len(shape) == 1 or shape[0] == self.size for shape in shapes)
-        if not fits or not any(inverse for _, inverse in found):
-            return []
-        rows = {result for op in self.steps if _makes_rows(op) and op not in self.dependent for result in op.results}
-        needed = self.needed({value for value, _ in found} | rows)
-        read = [value for op in self.steps if op in needed for each in _all(op) for value in each.operands]
-        found |= {(value, False): None for value in read if value in rows}
-        return list(found)
+        over, size = (ir.IntegerAttr(self.facts[name]).value for name in ("over", "block_q"))
+        super().__init__(loop, self.inputs[over], size)
 
     # ---- both kernels
 
@@ -162,7 +106,8 @@ class _Split:
 
     def _lengths(self) -> list[int]:
         """How many numbers a chunk has in each tensor, 0 where it has rows."""
-        return [0 if len(_shape(value)) == 2 else _shape(value)[0] for value, inverse in self.crossing for _ in range(2 if inverse else 1)]
+        shapes = [shape_of_tile(value) for value, inverse in self.crossing for _ in range(2 if inverse else 1)]
+        return [0 if len(shape) == 2 else shape[0] for shape in shapes]
 
     def _function(self, name: str, inputs: list[ir.Value], outputs: list[ir.Type]) -> tuple[ir.Operation, ir.Block]:
         """With arguments as `inputs`, and `outputs`."""
@@ -178,7 +123,7 @@ class _Split:
 
     def _read(self) -> list[int]:
         """The inputs that the first kernel reads: the others, states among them, may not be there yet when it runs."""
-        values = [*(value for value, _ in self.crossing), *list(self.loop.operands)[:3], *self._place()]
+        values = [*(value for value, _ in self.crossing), *list(self.loop.operands)[:3], *self.place()]
         wanted = [made for value in values if (made := maker(value)) is not None]
         found, seen = {ir.IntegerAttr(self.facts["over"]).value}, set[ir.Operation]()
         while wanted:
@@ -186,7 +131,7 @@ class _Split:
             if op in seen or op == self.loop:
                 continue
             seen.add(op)
-            for value in [value for each in _all(op) for value in each.operands]:
+            for value in [value for each in with_inner(op) for value in each.operands]:
                 if value in self.inputs:
                     found.add(self.inputs.index(value))
                 elif (made := maker(value)) is not None:
@@ -230,9 +175,9 @@ class _Split:
             inside = _Copier(mapping, loop.body, copier, loop.operation)
             outputs = iter(list(block.arguments)[len(inputs) :])
             targets = {each: [next(outputs) for _ in range(2 if each[1] else 1)] for each in self.crossing}
-            place = [inside.value(value) for value in self._place()]
-            needed = self._closure(value.owner.operation for value, _ in self.crossing)
-            for op in [op for op in self.steps if op in needed]:  # in their order, so that tiles live no longer than in the kernel
+            place = [inside.value(value) for value in self.place()]
+            needed = self.closure(value.owner.operation for value, _ in self.crossing)
+            for op in sorted((op for op in self.steps if op in needed), key=self.rank()):
                 if op.results:
                     inside.value(op.results[0])
                 for value, inverse in [each for each in self.crossing if each[0].owner.operation == op]:
@@ -240,18 +185,10 @@ class _Split:
                     parts = self._inverse(tile, self._upper(value)) if inverse else [tile]
                     for part, target in zip(parts, targets[value, inverse], strict=True):
                         b, h, row, _ = place
-                        count = constant_index(_shape(part)[0])
-                        row = row if len(_shape(part)) == 2 else self._first_number(row, count)
+                        count = constant_index(shape_of_tile(part)[0])
+                        row = row if len(shape_of_tile(part)) == 2 else self._first_number(row, count)
                         build.store(part, target, b, h, row, count)
             scf.YieldOp([])
-
-    def _place(self) -> list[ir.Value]:
-        """(b, h, row, count) of a chunk in tensors with all heads, as it is loaded; nothing where none is."""
-        over = self.inputs[ir.IntegerAttr(self.facts["over"]).value]
-        for op in self.steps:
-            if op.name == "tile.load" and _base(op.operands[0]) == over:
-                return list(op.operands)[1:5]
-        return []
 
     def _first_number(self, row: ir.Value, count: ir.Value) -> ir.Value:
         """Where a chunk's numbers begin of which there are so many."""
@@ -259,8 +196,8 @@ class _Split:
 
     def _load(self, value: ir.Value, source: ir.Value, place: Sequence[ir.Value]) -> ir.Value:
         """What was stored of a tile; numbers of a chunk are read one by one, as decays are."""
-        (b, h, row, _), length = place, constant_index(_shape(value)[0])
-        if len(_shape(value)) == 2:
+        (b, h, row, _), length = place, constant_index(shape_of_tile(value)[0])
+        if len(shape_of_tile(value)) == 2:
             return build.load(source, b, h, row, length, self.size)
         first = self._first_number(row, length)
 
@@ -270,7 +207,7 @@ class _Split:
         return build.map_([length], [value.type], [], [], number)[0][0]
 
     def _upper(self, value: ir.Value) -> bool:
-        return next(flag(op, "upper") for op in self.steps if op.name == _SOLVE and op.operands[0] == value)
+        return next(flag(op, "upper") for op in self.steps if op.name == SOLVE and op.operands[0] == value)
 
     def _inverse(self, triangle: ir.Value, upper: bool) -> list[ir.Value]:
         """Two pieces of (I + A)^-1."""
@@ -318,47 +255,16 @@ class _Split:
                 return
             if op not in needed:
                 continue
-            if not place and all(value in mapping for value in self._place()):
-                place = [mapping.get(value, value) for value in self._place()]
+            if not place and all(value in mapping for value in self.place()):
+                place = [mapping.get(value, value) for value in self.place()]
                 for value, inverse in self.crossing:
                     loaded[value] = [self._load(value, next(tensors), place) for _ in range(2 if inverse else 1)]
                     if not inverse:
                         mapping[value] = loaded[value][0]
-            if op.name == _SOLVE:
+            if op.name == SOLVE:
                 mapping[op.results[0]] = product_of_pieces(loaded[op.operands[0]], mapping[op.operands[1]])
             else:
                 clone_op(op, mapping)
-
-    def needed(self, loaded: Container[ir.Value] | None = None) -> set[ir.Operation]:
-        """The ops of the loop that the scan keeps: those with the state, and what these need but for what is loaded."""
-        wanted = [op for op in self.steps if op in self.dependent]
-        wanted += [made for value in self._place() if (made := self._maker(value)) is not None]
-        return self._closure(wanted, {value for value, _ in self.crossing} if loaded is None else loaded)
-
-    def _closure(self, first: Iterable[ir.Operation], stop: Container[ir.Value] = ()) -> set[ir.Operation]:
-        """Ops of the loop, and what they need of it but for the values of `stop`."""
-        found: set[ir.Operation] = set()
-        wanted = list(first)
-        while wanted:
-            op = wanted.pop()
-            if op in found:
-                continue
-            found.add(op)
-            read = [value for each in _all(op) for value in each.operands if value not in stop]
-            wanted += [made for value in read if (made := self._maker(value)) is not None]
-        return found
-
-    def _maker(self, value: ir.Value) -> ir.Operation | None:
-        """The op of the loop that makes a value."""
-        op = maker(value)
-        return op if op is not None and op.block == body(self.loop) else None
-
-
-def _base(memory: ir.Value) -> ir.Value:
-    """The argument that a view is of."""
-    while not isinstance(memory.owner, ir.Block):
-        memory = memory.owner.operation.operands[0]
-    return memory
 
 
 def _memory(tile: ir.RankedTensorType, element: ir.Type) -> ir.Type:
@@ -384,9 +290,9 @@ class _Copier:
         if self.outer is not None and op.parent.name == "func.func":
             with ir.InsertionPoint(self.loop):
                 return self.outer.value(value)
-        inside = {result for each in _all(op) for result in each.results}
-        arguments = {a for each in _all(op) for region in each.regions for block in region.blocks for a in block.arguments}
-        for each in _all(op):
+        inside = {result for each in with_inner(op) for result in each.results}
+        arguments = {a for each in with_inner(op) for region in each.regions for block in region.blocks for a in block.arguments}
+        for each in with_inner(op):
             for operand in each.operands:
                 if operand not in inside and operand not in arguments:
                     self.value(operand)

@@ -5,12 +5,12 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.structure import operations
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
 from attn_mlir.backends.nvidia.passes.prepare_chunks import ONCE
+from attn_mlir.backends.nvidia.scans.boxes import ATOM, box_lines, bytes_of
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
-from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
 from attn_mlir.errors import UnsupportedError
@@ -37,6 +37,9 @@ class AtomLayout(WarpScanLayout):
         super().__init__(kernel, pieces, stages, warps)
         if any(value not in self.places or not self.is_early(value.owner.operation) for op in dots for value in op.operands):
             raise UnsupportedError("scans: a warpgroup multiplies tiles that are loaded first")
+        self.arrival = -(-self.size // 8) * 8
+        """Where the barrier is at which tiles arrive."""
+        self.size = self.arrival + 8
 
     def grid(self, shape: tuple[int, ...]) -> ScanGrid:  # pyright: ignore[reportIncompatibleMethodOverride]
         """As the results of a product are shared: 16 rows for each warp."""
@@ -62,13 +65,19 @@ class AtomCore(ScanCore):
     def __init__(self, kernel: ir.Operation, layout: AtomLayout) -> None:
         super().__init__(kernel, layout)
         self.instructions: dict[str, str] = {}
+        self.arrival = f"attn::shared_address(memory + {layout.arrival})"
 
 
 class AtomTraffic(ScanTraffic):
-    """Copies rows to atoms."""
+    """Has TMA bring tiles to atoms, and copies numbers of rows, of which others are made in the meantime."""
 
-    copies = "copy_atoms"
-    arrived = "attn::wait_copies(), attn::fence_proxy_async();"
+    def copy(self, loads: list[ir.Operation]) -> None:
+        """One thread asks; the barrier is there for all threads when they have met."""
+        core = self.core
+        assert isinstance(core, AtomCore)
+        lines = [f"attn::barrier_init({core.arrival}, 1);", "attn::barrier_init_fence();"]
+        lines += [f"attn::barrier_arrive_expect({core.arrival}, {bytes_of(loads)});", *box_lines(core, loads, core.arrival)]
+        core.writer.line("if (threadIdx.x == 0) {", *(f"  {line}" for line in lines), "}")
 
 
 class AtomPrinter(ScanPrinter):
@@ -79,10 +88,14 @@ class AtomPrinter(ScanPrinter):
         self.traffic = AtomTraffic(core, self.maps)
         self._atoms = core
         self._running: list[str] = []
+        self._arrived = False
 
     def dot(self, op: ir.Operation) -> None:
-        """A product, and the wait for it and those before it, unless another one follows."""
+        """A product, and the wait for it and those before it, unless another one follows; the first one waits for tiles."""
         core, (left, right) = self._atoms, list(op.operands)
+        if not self._arrived:
+            core.writer.line(f"attn::barrier_wait({core.arrival}, 0);")
+            self._arrived = True
         element, depth = element_of(left), shape_of(left)[1]
         core.touch((core.layout.places[value], False, "") for value in (left, right))
         name = self.maps.declare(op.results[0], "product")

@@ -7,19 +7,24 @@ from dataclasses import dataclass
 from attn_mlir.backends.gpu.residuals import residuals
 from attn_mlir.backends.gpu.structure import is_row
 from attn_mlir.backends.gpu.views import ViewCore
-from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace, TurnedGrid, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.layout import BYTES, HALVES, ScanGrid, SharedPlace, TurnedGrid, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, shape_of
 from attn_mlir.mlir import ir
 
 _TAKEN = "lane warp memory head batch block i j m n r c row column count both own attn next sum stage fetch".split()
 """Names that the printed code uses for itself."""
+ROW = "row"
+"""The owner of tiles of one dimension, of which a thread touches the elements of its number alone."""
 ALIGN = 16
 """Bytes at multiples of which rows of tensors start."""
 
 
 @dataclass(frozen=True)
 class _Access:
-    """What was done with shared memory since threads last met. `owner`: how they share the elements; "" where any reads any."""
+    """What was done with shared memory since threads last met. `owner`: how they share the elements; "" where any reads any.
+
+    Of rows, thread i has element i of every tile that begins there.
+    """
 
     begin: int
     end: int
@@ -53,7 +58,7 @@ class ScanCore(ViewCore[str]):
 
     def touch(self, accesses: Iterable[tuple[SharedPlace, bool, str]]) -> None:
         """Threads meet before the next op where others may still read what it writes, or have to have written what it reads."""
-        new = [_Access(place.begin, place.end, writes, owner) for place, writes, owner in accesses]
+        new = [_Access(place.begin, place.end, writes, _of_elements(place, owner)) for place, writes, owner in accesses]
         if any(self._collide(old, each) for old in self._accesses for each in new):
             self.meet()
         self._accesses += [each for each in dict.fromkeys(new) if each not in self._accesses]
@@ -73,8 +78,12 @@ class ScanCore(ViewCore[str]):
     def _collide(self, old: _Access, new: _Access) -> bool:
         if old.begin >= new.end or new.begin >= old.end or not (old.writes or new.writes):
             return False
-        same = (old.begin, old.end, old.owner) == (new.begin, new.end, new.owner)
+        same = old.begin == new.begin and old.owner == new.owner and (old.end == new.end or old.owner.startswith(ROW))
         return not (same and new.owner)
+
+    def met(self) -> None:
+        """What was printed ended where all threads met."""
+        self._accesses = []
 
     def each_row(self, length: int, count: str = "") -> AbstractContextManager[None]:
         """A scope for each row `i` of a thread, of `length` and no more than `count`. Without a loop where each thread has one at most:
@@ -142,7 +151,7 @@ class ScanCore(ViewCore[str]):
         for read in reads:
             value = read.operands[0]
             if read.name == "memref.load":
-                found += [(self.layout.places[read], False, "")] if read in self.layout.places else []
+                found += [(self.layout.places[read], False, owner if read in near else "")] if read in self.layout.places else []
                 continue
             if value in self.sums:
                 found.append((self.sums[value][0], False, ""))
@@ -173,3 +182,8 @@ class ScanCore(ViewCore[str]):
     def aligned(self, value: ir.Value) -> int:
         """Of how many elements rows of a tensor start at multiples. The driver sees to it."""
         return ALIGN // (ir.MemRefType(value.type).element_type.width // 8)
+
+
+def _of_elements(place: SharedPlace, owner: str) -> str:
+    """An owner of rows with what says where element i is."""
+    return owner if owner != ROW else f"{ROW} {BYTES[place.element]} {place.bytes if place.stages > 1 else ''}"

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, is_row, widened, yielded
-from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.core import ROW, ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, SharedPlace
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, shape_of, sums_memory, sums_of
 from attn_mlir.errors import UnsupportedError
@@ -33,6 +33,11 @@ def rows_of(core: ScanCore, grid: ScanGrid) -> Iterator[None]:
     with core.scope(f"for (int m = 0; m < {grid.high}; ++m)"), core.unrolled("r", 2):
         core.writer.line(f"const int i = {first}lane / 4 + 16 * m + 8 * r, column = warp % {across} * {8 * grid.wide} + lane % 4 * 2;")
         yield
+
+
+def _is_own(read: ir.Operation, block: ir.Block) -> bool:
+    """Whether a map of one dimension reads a tile of one at its own place."""
+    return is_row(read.operands[0].type) and list(read.operands)[1:] == list(block.arguments)
 
 
 class ScanMaps:
@@ -80,9 +85,9 @@ class ScanMaps:
         core, block = self.core, body(op)
         (length,) = extents(op)
         reads = [read for read in walk(op) if read.name in _READS]
-        own = [read for read in reads if is_row(read.operands[0].type) and list(read.operands)[1:] == list(block.arguments)]
+        own = [read for read in reads if read in core.layout.rows or _is_own(read, block)]
         places = [core.layout.places[result] for result in op.results]
-        core.touch([*core.reads(reads, f"row {length}", own), *((place, True, f"row {length}") for place in places)])
+        core.touch([*core.reads(reads, ROW, own), *((place, True, ROW) for place in places)])
         with core.each_row(length):
             self._store(op, "i")
 

@@ -5,7 +5,7 @@ from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.rules import SCALARS, Rule, rule_of
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia.passes.prepare_chunks import INVERSE, ONCE
-from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.core import ROW, ScanCore
 from attn_mlir.backends.nvidia.scans.inverse import stored_pieces
 from attn_mlir.backends.nvidia.scans.layout import SOLVE, SharedPlace, WarpScanLayout, carried
 from attn_mlir.backends.nvidia.scans.levels import warps_of_level
@@ -55,7 +55,7 @@ class ScanPrinter:
         if is_row(result.type):
             (length,) = shape_of(result)
             place = self.layout.places[result]
-            core.touch([(place, True, f"row {length}")])
+            core.touch([(place, True, ROW)])
             with core.each_row(length):
                 core.writer.line(f"{core.item_of(place, 'i')} = {number};")
             return
@@ -229,9 +229,9 @@ class ScanPrinter:
             "__syncthreads();",
             f"attn::invert_triangle<{rows}, {self.layout.pieces}>({begin}, (float *){core.at(product)});",
         )
-        core.meet()
-        brief = rows * rows <= 8 * self.layout.threads and not flag(op, "upper")  # others take as long, or 4 % longer (an H100, 2026-11-27)
-        if brief and (stores := stored_pieces(op)) is not None:
+        core.met()
+        # Of upper triangles others take as long, or 4 % longer (an H100, 2026-11-27).
+        if not flag(op, "upper") and (stores := stored_pieces(op)) is not None:
             self._store_pieces(op, begin, stores)
             core.touch([(triangle, False, ""), (product, False, "")])
             return
@@ -310,7 +310,7 @@ class ScanPrinter:
         core, (length,) = self.core, shape_of(start)
         source = core.sums[start][0] if start in core.sums else self.layout.places[start]
         home = self.layout.places[argument]
-        core.touch([(source, False, "" if start in core.sums else f"row {length}"), (home, True, f"row {length}")])
+        core.touch([(source, False, "" if start in core.sums else ROW), (home, True, ROW)])
         core.writer.line(
             f"for (int i = threadIdx.x; i < {length}; i += {self.layout.threads})",
             f"  {core.item_of(home, 'i')} = {core.row_item(start, 'i')};",

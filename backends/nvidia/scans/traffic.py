@@ -1,7 +1,7 @@
 """Prints what goes between global memory and tiles, early where a loop can load the tiles of its next iteration."""
 
 from attn_mlir.backends.gpu.structure import body, is_row, operations
-from attn_mlir.backends.nvidia.scans.core import ScanCore
+from attn_mlir.backends.nvidia.scans.core import ROW, ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, ScanGrid, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, follows_rows, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps, owner_of, rows_of
@@ -125,7 +125,7 @@ class ScanTraffic:
         if is_row(value.type):
             (length,) = shape_of(value)
             home = core.sums[value][0] if value in core.sums else self.layout.places[value]
-            core.touch([(home, False, "" if value in core.sums else f"row {length}")])
+            core.touch([(home, False, "" if value in core.sums else ROW)])
             item = core.address(target, [*place[:2], f"{place[2]} + i"])
             with core.each_row(length, "" if count == str(length) else f"(int){count}"):
                 core.writer.line(f"*({item}) = {core.row_item(value, 'i')};")

@@ -11,7 +11,8 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.prepared import PREPARED
 from attn_mlir.backends.gpu.structure import body, is_row, is_tile, operations
 from attn_mlir.backends.nvidia import thresholds
-from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, SharedPlace, TurnedGrid, Wanted, WarpScanLayout
+from attn_mlir.backends.nvidia.scans.boxes import ATOM
+from attn_mlir.backends.nvidia.scans.layout import HALVES, SOLVE, TurnedGrid, Wanted, WarpScanLayout
 from attn_mlir.backends.nvidia.scans.loops import brought_rows, cut_in_two, element_of, extents, own_reads, shape_of, sums_of
 from attn_mlir.backends.nvidia.scans.order import changed, helping, ordered, outer
 from attn_mlir.dialects.numbers import flag
@@ -22,8 +23,6 @@ from attn_mlir.passes.regions import find_all
 
 HELPERS = 4
 """Warps that have tiles brought, and take rows to memory."""
-ATOM = 64
-"""Columns of a swizzle atom of a tile in shared memory: 128 bytes of a row."""
 _OF_WARP = 16
 """Columns of v that a warp has."""
 
@@ -213,11 +212,6 @@ class WarpgroupLayout(WarpScanLayout):
         return (
             op.name == "tile.store" and not is_row(op.operands[0].type) and str(ir.MemRefType(op.operands[1].type).element_type) in HALVES
         )
-
-    def atoms_of(self, place: SharedPlace) -> tuple[int, int]:
-        """Bytes of a row, and from one swizzle atom to the next."""
-        rows, columns = place.shape
-        return (2 * ATOM, 2 * ATOM * rows) if columns % ATOM == 0 else (2 * columns, 0)
 
 
 def _prepared(kernel: ir.Operation) -> list[ir.Value]:

@@ -6,12 +6,13 @@ from contextlib import contextmanager
 from attn_mlir.backends.gpu.residuals import RESIDUAL_SCALE
 from attn_mlir.backends.gpu.scalars import dependence, frontier
 from attn_mlir.backends.gpu.structure import body, hint, widened, yielded
+from attn_mlir.backends.nvidia.scans.boxes import box_lines, bytes_of
 from attn_mlir.backends.nvidia.scans.core import ScanCore
 from attn_mlir.backends.nvidia.scans.layout import HALVES, TurnedGrid
 from attn_mlir.backends.nvidia.scans.loops import element_of, extents, own_reads, residual_of, shape_of
 from attn_mlir.backends.nvidia.scans.maps import ScanMaps
 from attn_mlir.backends.nvidia.scans.traffic import ScanTraffic
-from attn_mlir.backends.nvidia.scans.warpgroup_layout import ATOM, WarpgroupLayout
+from attn_mlir.backends.nvidia.scans.warpgroup_layout import WarpgroupLayout
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import walk
 
@@ -215,23 +216,9 @@ class WarpgroupTraffic(ScanTraffic):
             super().copy(loads)
             return
         brought = core.of_groups.brought
-        size = sum(2 * rows * columns for rows, columns in (shape_of(load.results[0]) for load in loads))
-        size += sum(4 * extents(op)[0] for op in brought)
+        size = bytes_of(loads) + sum(4 * extents(op)[0] for op in brought)
         lines = ["if (threadIdx.x == 0) {", f"  attn::barrier_arrive_expect({core.arrival}, {size});"]
-        for load in loads:
-            home = core.layout.places[load.results[0]]
-            (rows, columns), view = shape_of(load.results[0]), core.view(load.operands[0])
-            width = min(columns, ATOM)
-            _, atom_bytes = core.of_groups.atoms_of(home)
-            descriptor = core.arguments.descriptor(view.argument, width, rows, 2 * width)
-            given = dict(zip(view.dims, [core.value(value) for value in list(load.operands)[1:4]], strict=False))
-            batch, head, row, column = (
-                " + ".join(x for x in (offset, given.get(dim, "0")) if x != "0") or "0" for dim, offset in enumerate(view.offsets)
-            )
-            for atom in range(columns // width):
-                to = f"attn::shared_address({core.at(home)}){f' + {atom * atom_bytes}' if atom else ''}"
-                at = f"{column} + {atom * ATOM}" if atom else column
-                lines.append(f"  attn::tma_load({to}, {descriptor}, {core.arrival}, {at}, {row}, {head}, {batch});")
+        lines += [f"  {line}" for line in box_lines(core, loads, core.arrival)]
         for op, read in brought.items():
             with core.scope(None):
                 core.scalars.bind(body(op).arguments[0], "0")

@@ -5,6 +5,7 @@ from attn_mlir.backends.gpu.rules import SCALARS
 from attn_mlir.backends.gpu.structure import body
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.wgmma import SharedOperand, product, wgmma, wgmma_name
+from attn_mlir.backends.nvidia.scans.boxes import atoms_of
 from attn_mlir.backends.nvidia.scans.layout import TurnedGrid, carried
 from attn_mlir.backends.nvidia.scans.loops import element_of, quotients, shape_of
 from attn_mlir.backends.nvidia.scans.printer import ScanPrinter
@@ -176,7 +177,7 @@ class WarpgroupPrinter(ScanPrinter):
         core.touch([(home, False, "")])
         rows, depth, element = shape_of(result)[0], shape_of(op.operands[-1])[0], element_of(a)
         turned = flag(op, "transpose_a")
-        row_bytes, atom_bytes = core.of_groups.atoms_of(home)
+        row_bytes, atom_bytes = atoms_of(home)
         operand = SharedOperand(f"attn::shared_address({core.at(home)})", atom_bytes, turned, row_bytes=row_bytes)
         wrapper = wgmma_name(rows, "registers", element, transpose_b=turned)
         core.instructions[wrapper] = wgmma(rows, "registers", element, transpose_b=turned)

@@ -1,16 +1,26 @@
 """Plain CUDA for kernels without matrix products and without loops over keys."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from attn_mlir.backends.gpu import simt
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt import Dialect
+from attn_mlir.backends.gpu.structure import body, is_row, operations
 from attn_mlir.backends.nvidia import scans
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
+
+_AROUND = ('asm volatile("griddepcontrol.launch_dependents;" ::: "memory");', 'asm volatile("griddepcontrol.wait;" ::: "memory");')
+"""Statements around those of a kernel of sm_90 that may overlap with another, see `backends.nvidia.overlap`."""
+_OF_SUMS = {
+    *("arith.constant", "arith.muli", "arith.subi", "arith.minsi", "memref.dim", "func.return"),
+    *("tile.program_id", "tile.load", "tile.map", "tile.store"),
+}
+"""The ops of a kernel that only adds up rows."""
 
 
 def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | None:
@@ -28,8 +38,18 @@ def _adds_heads(kernel: ir.Operation) -> bool:
 
 
 def emit(kernel: ir.Operation, target: NvidiaTarget) -> KernelCode:
-    """See `gpu.simt.emit`."""
-    return simt.emit(kernel, _cuda(target.arch))
+    """See `gpu.simt.emit`. Kernels that only add up rows may run beside each other."""
+    dialect = _cuda(target.arch)
+    if not target.bulk_copies or not _adds_rows(kernel):
+        return simt.emit(kernel, dialect)
+    return replace(simt.emit(kernel, replace(dialect, around=_AROUND)), overlaps=True)
+
+
+def _adds_rows(kernel: ir.Operation) -> bool:
+    """Whether a kernel stores nothing but a number for each row, and has no loop."""
+    stores = find_all(kernel, "tile.store")
+    names = {op.name for op in operations(body(kernel))}
+    return grid_kind(kernel) == "rows" and bool(stores) and names <= _OF_SUMS and all(is_row(store.operands[0].type) for store in stores)
 
 
 def _cuda(arch: str) -> Dialect:

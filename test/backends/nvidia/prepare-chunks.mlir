@@ -15,14 +15,18 @@
 // CHECK-SAME:    segment = 64 : i64
 // CHECK:         %[[NUMBER:.*]] = "tile.program_id"() {axis = 2 : i64}
 // CHECK:         arith.remsi %[[NUMBER]]
+// Numbers of rows come first, then what no system needs.
 // CHECK:         scf.for
+// CHECK:           "tile.store"(%{{.*}}, %{{.*}}) : (tensor<64xf32>, memref<?x?x?xf32
+// CHECK:           %[[P:.*]] = "tile.dot"
+// CHECK:             tensor.extract %[[P]]
+// CHECK:           "tile.store"(%{{.*}}, %{{.*}}) : (tensor<64x64xbf16>, memref<?x?x?x64xbf16
 // CHECK:           %[[A:.*]] = "tile.dot"
 // CHECK:           %[[T:.*]] = "tile.solve_unit"(%{{.*}}, %{{.*}}) {nvidia.inverse, upper = false}
 // CHECK:           %[[PIECES:.*]]:2 = "tile.map"
 // CHECK:             tensor.extract %[[T]]
 // CHECK:           "tile.store"(%[[PIECES]]#0,
 // CHECK:           "tile.store"(%[[PIECES]]#1,
-// CHECK:           "tile.store"(%{{.*}}, %{{.*}}) : (tensor<64xf32>, memref<?x?x?xf32
 // CHECK:         } {nvidia.once}
 
 // CHECK-LABEL: func.func @attention(

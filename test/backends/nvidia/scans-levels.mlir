@@ -12,7 +12,6 @@
 // CHECK:         if (warp / 2 == warp % 2) attn::multiply_both<attn::BF16, 32, 32, 64, 2, false, true>(
 // CHECK:         if (warp / 2 != warp % 2) attn::multiply_both<attn::BF16, 32, 32, 64, 2, false, true>(
 // CHECK:         attn::invert_triangle<32, 2>(
-// CHECK-NEXT:    __syncthreads();
 // CHECK-NEXT:    attn::store_inverse<32, false>(
 func.func @attention(%q: tensor<?x?x?x64xbf16>, %k: tensor<?x?x?x64xbf16>, %v: tensor<?x?x?x64xbf16>, %decay: tensor<?x?x?x64xf32>, %beta: tensor<?x?x?xf32>) -> tensor<?x?x?x64xbf16> {
   %o = "attn.linear_attention"(%q, %k, %v, %decay) ({
