@@ -189,7 +189,7 @@ class Former:
             self.first = arith.MulIOp(warpgroup, build.index(self.rows)).result
         self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result
         begin, step = build.op("block_id", results=[zero.type]).result, build.op("block_count", results=[zero.type]).result
-        names = ["tile", *(f"{ring.name}_count" for ring in self._counted().values())]
+        names = ["tile", *(f"{ring.name}_count" for ring in rings.counted(self.rings.values()).values())]
         body = build.loop(begin, grid.tiles, step, [zero] * (len(names) - 1), list(map(build.named, names))).regions[0].blocks[0]
         tile, *self.counts = body.arguments
         with ir.InsertionPoint(body):
@@ -358,7 +358,7 @@ class Former:
         """A loop, which also carries how often the rings are used that are filled in it."""
         block, used = op.regions[0].blocks[0], self._filled_in(op)
         begin, end, step, *starts = (self._value(v) for v in op.operands)
-        counted = self._counted()
+        counted = rings.counted(self.rings.values())
         names = [*(a.location for a in block.arguments), *(build.named(f"{counted[n].name}_count") for n in used)]
         loop = build.loop(begin, end, step, [*starts, *(self.counts[n] for n in used)], names)
         body = loop.regions[0].blocks[0]
@@ -376,10 +376,6 @@ class Former:
             if made is not None:
                 self._inside(made, region.blocks[0], used, [self.counts[n] for n in used])
         self._known_after(op, list(branch.results_), used)
-
-    def _counted(self) -> dict[int, SharedRing]:
-        """A ring for each number of uses: those that are filled together share one."""
-        return {ring.count: ring for ring in reversed(list(self.rings.values()))}
 
     def _filled_in(self, op: ir.Operation) -> list[int]:
         """Which rings an op's regions fill."""

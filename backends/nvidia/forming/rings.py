@@ -1,6 +1,6 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -62,6 +62,11 @@ class RingBuffer(SharedRing):
 
     full: ir.Value
     free: ir.Value
+
+
+def counted(rings: Iterable[SharedRing]) -> dict[int, SharedRing]:
+    """The first ring of each number of uses, which rings share that are filled together."""
+    return {ring.count: ring for ring in reversed(list(rings))}
 
 
 def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
