@@ -12,7 +12,7 @@ from attn_mlir.backends.nvidia.forming.rings import RingBuffer, SharedRing
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, scf
-from attn_mlir.passes.regions import block_of, maker
+from attn_mlir.passes.regions import block_of, maker, walk
 
 _SCALARS = ("arith.", "math.", "memref.load")
 
@@ -126,19 +126,22 @@ class ChunkTilesFormer(ChunksFormer):
         return self._value(value)
 
     def _await_numbers(self) -> None:
-        """Lets the wait for numbers of positions come here, with what was read of them since."""
+        """Lets the wait for numbers of positions come here, with what scalars have read of them since; not where something else has."""
         wait, self.numbers_wait = self.numbers_wait, None
         if wait is None:
             return
-        ops = [view.operation for view in wait.block.operations]
-        ops = ops[ops.index(wait) :]
-        last, made, moved = ops[-1], set[ir.Value](), [wait]
-        for op in ops[1:]:
-            if op.name == "memref.load" or any(value in made for value in op.operands):
-                if not op.name.startswith(_SCALARS):
-                    return
-                moved.append(op)
-                made |= set(op.results)
+        ops, numbers = [view.operation for view in wait.block.operations], list(self.buffers.values())
+        behind = ops[ops.index(wait) + 1 :]
+        moved, made = [wait], set[ir.Value]()
+        for op in behind:
+            reads = any(inner.name == "memref.load" and inner.operands[0] in numbers for inner in (op, *walk(op)))
+            if not reads and not any(value in made for value in op.operands):
+                continue
+            if not op.name.startswith(_SCALARS):
+                return
+            moved.append(op)
+            made |= set(op.results)
+        last = ops[-1]
         for op in moved:
             op.move_after(last)
             last = op
