@@ -24,8 +24,6 @@ class LeavingFormer(ChunkTilesFormer):
     leaving: list[ir.Operation] = field(default_factory=list)
     """Maps over positions and columns of v, and stores of rows, in their order."""
     products: dict[ir.Value, ir.Value] = field(init=False)
-    side_by_side: bool = False
-    """Whether tiles may reach into the next sequence."""
 
     def _rows_of_o(self) -> ir.Type:
         """The type of the warpgroup's o^T."""

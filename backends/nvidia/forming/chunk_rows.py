@@ -299,6 +299,7 @@ class ChunkRowsFormer(ChunkStateFormer):
         build.op("fence_async")
         self._from_states()
         self._give_last()
+        self._await_values()
         self._meet()
 
     def _by_columns(self, tile: ir.Value, factors: ir.Value) -> ir.Value:

@@ -14,6 +14,8 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import block_of, maker, walk
 
+_FEW = 2
+"""Stages of tiles with which one that comes late is waited for apart."""
 _SCALARS = ("arith.", "math.", "memref.load")
 
 
@@ -29,6 +31,9 @@ class ChunkTilesFormer(ChunksFormer):
     arrived: set[ir.Value] = field(default_factory=set)
     """Tiles that have come with another one, and whose loads follow."""
     numbers_wait: ir.Operation | None = None
+    values_wait: tuple[ir.Value, ir.Value, ir.Value] | None = None
+    side_by_side: bool = False
+    """Whether tiles may reach into the next sequence."""
 
     def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
         if turned:
@@ -38,11 +43,18 @@ class ChunkTilesFormer(ChunksFormer):
                 self.come = build.barrier(1, 1)
             with build.named("chunk_free"):
                 self.gone = build.barrier(1, rings.WARPS * self.warpgroups)
-        gone = self.gone
+        come, gone = self.come, self.gone
         if source == self.known[self._source_of_values()]:
+            if self._waits_apart():
+                with build.named(f"{name}_full"):
+                    come = build.barrier(1, 1)
             with build.named(f"{name}_free"):
                 gone = build.barrier(1, self.warpgroups)
-        return RingBuffer(name, source, rings.shared(name, shape, ir.MemRefType(source.type).element_type), 0, None, False, self.come, gone)
+        return RingBuffer(name, source, rings.shared(name, shape, ir.MemRefType(source.type).element_type), 0, None, False, come, gone)
+
+    def _waits_apart(self) -> bool:
+        """Whether `values` have a barrier of their own: with two stages they come late, as rows of the chunk before leave through them."""
+        return not self.side_by_side and self._stages() <= _FEW
 
     def _printed(self) -> Fields:
         """All addresses follow from one number of uses, of which compilers are told. Sequences of different lengths are drawn."""
@@ -89,7 +101,7 @@ class ChunkTilesFormer(ChunksFormer):
         self.arrived |= {op.results[0] for op in loads}
         other = arith.XOrIOp(phase, build.index(1)).result
         own = self.loaded[self._base()].ring
-        total = sum(bytes_of(ring.tile) for ring, _ in copies)
+        total = sum(bytes_of(ring.tile) for ring, _ in copies if ring.full == self.come)
         numbers = build.stage(count, NUMBERS_STAGES) if self.buffers else None
         branch = scf.IfOp(self.leads)
         with ir.InsertionPoint(branch.then_block):
@@ -105,9 +117,12 @@ class ChunkTilesFormer(ChunksFormer):
                 if ring == own:
                     build.op("wait", [ring.free, stage, other])
                     with ir.InsertionPoint(build.elect()):
+                        if ring.full != self.come:
+                            build.op("arrive_expect", [ring.full, stage], bytes=bytes_of(ring.tile))
                         build.op("copy_async", [ring.source, *place])
             scf.YieldOp([])
         build.op("wait", [self.come, stage, phase])
+        self.values_wait = (own.full, stage, phase) if isinstance(own, RingBuffer) and own.full != self.come else None
         self.numbers_wait = None
         if numbers is not None:
             self.numbers_wait = build.op("wait", [self.full, *numbers])
@@ -145,6 +160,12 @@ class ChunkTilesFormer(ChunksFormer):
         for op in moved:
             op.move_after(last)
             last = op
+
+    def _await_values(self) -> None:
+        """Lets the wait for `values` come here, where they have a barrier of their own."""
+        if self.values_wait is not None:
+            build.op("wait", list(self.values_wait))
+        self.values_wait = None
 
     def _give_back(self, tile: Loaded) -> None:
         """All tiles of a chunk at once, and its numbers."""

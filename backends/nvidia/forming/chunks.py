@@ -93,9 +93,14 @@ class ChunksFormer(NumbersFormer):
 
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
-        fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
-        most = min(_MOST_STAGES, (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes()))
-        return attributes.write({**self._printed(), **fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
+        fields = attributes.read(self.function, OF_TILES)
+        return attributes.write({**self._printed(), **fields, "group": 0, "stages": self._stages()})
+
+    def _stages(self) -> int:
+        """Those of tiles: as many as shared memory holds."""
+        chosen = attributes.read(self.function, attributes.CHOICES)
+        most = (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes())
+        return int(chosen.get("stages", max(1, min(_MOST_STAGES, most))))
 
     def _printed(self) -> Fields:
         """How compilers are told what lanes have in common."""
