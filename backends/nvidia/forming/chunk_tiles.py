@@ -102,7 +102,8 @@ class ChunkTilesFormer(ChunksFormer):
         other = arith.XOrIOp(phase, build.index(1)).result
         own = self.loaded[self._base()].ring
         total = sum(bytes_of(ring.tile) for ring, _ in copies if ring.full == self.come)
-        numbers = build.stage(count, NUMBERS_STAGES) if self.buffers else None
+        with build.named("numbers_stage"):
+            numbers = build.stage(count, NUMBERS_STAGES) if self.buffers else None
         branch = scf.IfOp(self.leads)
         with ir.InsertionPoint(branch.then_block):
             if numbers is not None:
