@@ -172,6 +172,8 @@ STATE_REGISTERS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/li
 """Those of each thread at launch of a scan that gives states alone, beside a consumer's part of one: with fewer, ptxas fails."""
 WARP_ROWS_OF_SCANS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset()
 """Columns of q and k, and of v of one program, of scans with rows that the `warp` dialect makes no slower than the Hopper emitter: none."""
+LATE_VALUES: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = 256
+"""Columns of a state from which on a scan with two stages waits for v apart: that cost 4 to 6% where columns and programs were few."""
 ROWS_REGISTERS: Annotated[int, Provenance("2026-11-28", "ptxas", "docs/notes/linear-emitters.md")] = 88
 """Those of a consumer's thread beside its part of the state where a scan also gives rows."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}

@@ -70,6 +70,10 @@ class LeavingFormer(ChunkTilesFormer):
         stores = [op for op in self.leaving if op.name == "tile.store"]
         if self.products:
             build.op("named_sync", [build.index(COLUMN_SUMS)], threads=THREADS * self.warpgroups)
+        for op in stores:
+            if op.operands[0] not in self.products:
+                self._leave_rows(op)
+        if self.products:  # behind rows, which others wait for
             branch = scf.IfOp(self.leads)
             with ir.InsertionPoint(branch.then_block):
                 for op in stores:
@@ -78,9 +82,6 @@ class LeavingFormer(ChunkTilesFormer):
                         memory, slot = self._slot(target)
                         build.op("store_sums", [self.products[tile], memory, slot, *map(self._value, place)])
                 scf.YieldOp([])
-        for op in stores:
-            if op.operands[0] not in self.products:
-                self._leave_rows(op)
         self.leaving = []
 
     def _slot(self, target: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -242,6 +242,8 @@ class ChunkRowsFormer(ChunkStateFormer):
                 return element_of(self._value(source), i, j)
 
             made = self._clone(block, known, read)
+            if op in self.diagonals:
+                made = _on_diagonal(made, [known[argument] for argument in block.arguments])
             return [made, widened(made)][: len(types)]
 
         elements = [ir.RankedTensorType(result.type).element_type, *[ir.F32Type.get()] * any(of == op for of in self.rests.values())]
@@ -309,6 +311,15 @@ class ChunkRowsFormer(ChunkStateFormer):
             return [arith.MulFOp(element_of(tile, i, j), self._number(factors, j)).result]
 
         return build.map_([ROWS, ROWS], [self._rows_of_o()], [""], body)[0]
+
+
+def _on_diagonal(value: ir.Value, places: list[ir.Value]) -> ir.Value:
+    """What a number is where the two places are one: elsewhere `warp.write_diagonal` leaves it out."""
+    select = maker(value, "arith.select")
+    compared = maker(select.operands[0], "arith.cmpi") if select is not None else None
+    if select is None or compared is None or ir.IntegerAttr(compared.attributes["predicate"]).value != arith.CmpIPredicate.eq:
+        return value
+    return select.operands[1] if set(compared.operands) == set(places) else value
 
 
 def _is_one(numbers: ir.Value) -> bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.chunk_numbers import NUMBERS_STAGES
 from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
@@ -53,8 +54,10 @@ class ChunkTilesFormer(ChunksFormer):
         return RingBuffer(name, source, rings.shared(name, shape, ir.MemRefType(source.type).element_type), 0, None, False, come, gone)
 
     def _waits_apart(self) -> bool:
-        """Whether `values` have a barrier of their own: with two stages they come late, as rows of the chunk before leave through them."""
-        return not self.side_by_side and self._stages() <= _FEW
+        """Whether `values` have a barrier of their own: beside wide states, of which two stages have room, they come late, as rows of the
+        chunk before leave through them.
+        """
+        return not self.side_by_side and self._stages() <= _FEW and self.columns >= thresholds.LATE_VALUES
 
     def _printed(self) -> Fields:
         """All addresses follow from one number of uses, of which compilers are told. Sequences of different lengths are drawn."""
