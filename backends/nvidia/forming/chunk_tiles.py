@@ -59,9 +59,9 @@ class ChunkTilesFormer(ChunksFormer):
         """
         return not self.side_by_side and self._stages() <= _FEW and self.columns >= thresholds.LATE_VALUES
 
-    def _printed(self) -> Fields:
-        """All addresses follow from one number of uses, of which compilers are told. Sequences of different lengths are drawn."""
-        return {"counts": 1, "uniform": 0, **({} if self._sequences() is None else {"draw": 1})}
+    def _usual(self) -> Fields:
+        """All addresses follow from one number of uses, which compilers see to be uniform. Sequences, whose lengths differ, are drawn."""
+        return {"uniform": 0, **({} if self._sequences() is None else {"draw": 1})}
 
     def _base(self) -> ir.Value:
         """The loaded tile that `values` is, or is made of."""

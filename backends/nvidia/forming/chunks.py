@@ -94,7 +94,7 @@ class ChunksFormer(NumbersFormer):
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
         fields = attributes.read(self.function, OF_TILES)
-        return attributes.write({**self._printed(), **fields, "group": 0, "stages": self._stages()})
+        return attributes.write({**self._usual(), **fields, "group": 0, "stages": self._stages()})
 
     def _stages(self) -> int:
         """Those of tiles: as many as shared memory holds."""
@@ -102,8 +102,8 @@ class ChunksFormer(NumbersFormer):
         most = (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes())
         return int(chosen.get("stages", max(1, min(_MOST_STAGES, most))))
 
-    def _printed(self) -> Fields:
-        """How compilers are told what lanes have in common."""
+    def _usual(self) -> Fields:
+        """Choices that a scan of this form has where none were made."""
         return {}
 
     def _stage_bytes(self) -> int:

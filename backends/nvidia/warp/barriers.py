@@ -1,14 +1,12 @@
 """Rules of barriers, fences and the stages of rings."""
 
-from attn_mlir.backends.nvidia.forming.facts import said, wanted
+from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir
 
 BYTES = 8
 """Of an mbarrier."""
-_UNIFORM = "use"
-"""Names numbers of uses of which compilers are told once an iteration that all lanes have the same."""
 
 
 def at(barrier: str, stage: str) -> str:
@@ -27,11 +25,6 @@ def _mbarrier(printer: WarpPrinter, op: ir.Operation) -> None:
 def _stage(printer: WarpPrinter, op: ir.Operation, count: str) -> None:
     stages = plain(op, "stages")
     stage, phase = op.results
-    carried = isinstance(op.operands[0].owner, ir.Block) and op.operands[0].owner == op.block
-    if carried and not count.startswith(_UNIFORM) and said(printer.kernel, "counts", "0") != "0":
-        name = printer.names.fresh(_UNIFORM)
-        printer.line(f"const int {name} = attn::uniform({count});")
-        printer.printed[op.operands[0]] = count = name
     if stages == 1:
         printer.printed[stage] = "0"
         printer.line(f"const int {printer.name(phase, 'phase')} = (int)({count} & 1);")
