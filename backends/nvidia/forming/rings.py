@@ -66,7 +66,8 @@ class RingBuffer(SharedRing):
 
 def counted(rings: Iterable[SharedRing]) -> dict[int, SharedRing]:
     """The first ring of each number of uses, which rings share that are filled together."""
-    return {ring.count: ring for ring in reversed(list(rings))}
+    first = {ring.count: ring for ring in reversed(list(rings))}
+    return dict(sorted(first.items()))
 
 
 def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
