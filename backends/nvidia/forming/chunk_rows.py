@@ -334,6 +334,11 @@ def gives_rows(function: ir.Operation) -> bool:
     return any(not flag(op, "transpose_a") for op in find_all(function, *DOTS))
 
 
+def gives_products(function: ir.Operation) -> bool:
+    """Whether a tiled function that scans chunks stores a number for each position, sums of products."""
+    return any(ir.RankedTensorType(op.operands[0].type).rank == 1 for op in find_all(function, "tile.store"))
+
+
 def rows_and_state(function: ir.Operation) -> tuple[int, ...]:
     """The columns of fragments and their rows of the state of a tiled function that scans chunks of 16 bits, and gives rows.
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
@@ -15,8 +16,8 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import block_of, maker, walk
 
-_FEW = 2
-"""Stages of tiles with which one that comes late is waited for apart."""
+_AHEAD, _FEW = 3, 2
+"""The most stages of wide tiles, and those of tiles of which one that comes late is waited for apart."""
 _SCALARS = ("arith.", "math.", "memref.load")
 
 
@@ -52,6 +53,11 @@ class ChunkTilesFormer(ChunksFormer):
             with build.named(f"{name}_free"):
                 gone = build.barrier(1, self.warpgroups)
         return RingBuffer(name, source, rings.shared(name, shape, ir.MemRefType(source.type).element_type), 0, None, False, come, gone)
+
+    def _stages(self) -> int:
+        """No more than three where tiles of a chunk are many bytes: what is on its way then waits for nothing but memory."""
+        found, chosen = super()._stages(), attributes.read(self.function, attributes.CHOICES)
+        return found if "stages" in chosen or self._stage_bytes() < thresholds.WIDE_CHUNK else min(found, _AHEAD)
 
     def _waits_apart(self) -> bool:
         """Whether `values` have a barrier of their own: beside wide states, of which two stages have room, they come late, as rows of the
