@@ -7,7 +7,7 @@ python benchmarks/warp_scans.py run [--only WORDS]    on the GPU
 A case is "KxV element decay kind", as in "128x64 bf16 step fwd"; kinds are "fwd", rows of o, "state", which also takes and gives states,
 "dv", and "side", "side-dv", of sequences that lie side by side: programs of one kernel. "bwd" is a whole backward pass with gradients of
 decays, "seg" and "bwd-seg" are programs in segments. `--ways` are emitters with choices, as in "warp:stages=3"; in whole programs "hopper"
-and "warp" make all scans, "rows" is "warp" with the states that are usually the Hopper emitter's, "states" with its rows, "usual" neither.
+and "warp" make all scans, "states" is the Hopper emitter but for scans that give states alone, and "usual" what is chosen.
 """
 
 import argparse
@@ -40,8 +40,6 @@ from attn_mlir.frontend.linear import LinearDefinition, trace_linear
 
 SIZES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128), (256, 256))
 KINDS, SEGMENT = ("fwd", "state", "dv", "side", "side-dv", "bwd", "seg", "bwd-seg"), 1024
-ROWS = frozenset((keys, min(values, 128)) for keys in (64, 128, 256) for values in (64, 128))
-"""Columns of q and k, and of v of one program."""
 ODD = (1, 17, 127, 300, 1000)
 SHAPES = ((8, 32, 32, 4096), (4, 80, 1, 4096), (1, 16, 16, 2048))
 LONG = ((1, 16, 16, 16384), (1, 4, 4, 65536))
@@ -88,12 +86,11 @@ class Case:
         form = prepare_derivative("", [], segment=segment) if self.forward else derivative("bwd", wanted, "sm_90a", segment)
         if not self.whole:
             return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
-        patches = {"hopper": (warp_emitter, "makes_scan", lambda kernel: False), "rows": (thresholds, "WARP_ROWS_OF_SCANS", ROWS),
-                   "states": (thresholds, "HOPPER_STATES", frozenset())}  # fmt: skip
+        patches = {"hopper": (warp_emitter, "makes_scan", lambda kernel: False), "warp": (thresholds, "HOPPER_PRODUCTS", frozenset()),
+                   "states": (warp_emitter, "rows_and_state", lambda kernel: ())}  # fmt: skip
         with ExitStack() as stack:
-            for word in ("rows", "states") if emitter == "warp" else (emitter,):
-                if word in patches:
-                    stack.enter_context(mock.patch.object(*patches[word]))
+            if emitter in patches:
+                stack.enter_context(mock.patch.object(*patches[emitter]))
             return driver._lower(text, *form, {"arch": "sm_90a", **choices})  # pyright: ignore[reportPrivateUsage]
 
     def inputs(self, batch: int, heads: int, of_keys: int, length: int) -> list[torch.Tensor]:

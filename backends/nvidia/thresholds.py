@@ -166,14 +166,16 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
-HOPPER_STATES: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-27", "H100, H200", "docs/notes/linear-sequences.md")] = frozenset({
-    (64, 64), (256, 64),
-})  # fmt: skip
-"""Rows and columns of states that a program has which the Hopper emitter makes faster than the `warp` dialect, by 3 to 8%."""
 STATE_REGISTERS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/linear-sequences.md")] = 40
 """Those of each thread at launch of a scan that gives states alone, beside a consumer's part of one: with fewer, ptxas fails."""
-WARP_ROWS_OF_SCANS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset()
-"""Columns of q and k, and of v of one program, of scans with rows that the `warp` dialect makes no slower than the Hopper emitter: none."""
+HOPPER_PRODUCTS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset({
+    (128, 128), (256, 64), (256, 128),
+})  # fmt: skip
+"""Of scans with products that the Hopper emitter makes faster than the `warp` dialect: columns of the state, and of rows of one program."""
+WIDE_CHUNK: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = 48 * 1024
+"""Bytes of a chunk's tiles from which on three stages of scans with rows are as many as pay: a fourth one cost 1 to 2%."""
+LATE_VALUES: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = 256
+"""Columns of a state from which on a scan with two stages waits for v apart: that cost 4 to 6% where columns and programs were few."""
 ROWS_REGISTERS: Annotated[int, Provenance("2026-11-28", "ptxas", "docs/notes/linear-emitters.md")] = 88
 """Those of a consumer's thread beside its part of the state where a scan also gives rows."""
 EIGHT_BIT_FIELDS: Annotated[Fields, Provenance("2026-11-26", "H100", "commit 8d9f0fd3")] = {"draw": 1, "ping_pong": 0}

@@ -45,14 +45,14 @@ def emitters(found: dict[str, ir.Operation]) -> dict[str, str]:
 
 def test_no_kernel_of_a_forward_in_segments_goes_through_tilelang() -> None:
     with kernels(initial=True, final=True) as found:
-        assert emitters(found) == {"linear_attention": "warp", "decay_sum": "simt", "state_scan": "simt", "linear_attention+": "hopper"}
+        assert emitters(found) == {"linear_attention": "warp", "decay_sum": "simt", "state_scan": "simt", "linear_attention+": "warp"}
 
 
 def test_a_scan_for_states_loads_no_queries() -> None:
     with kernels() as found:
         sources = [codegen.emit(found[name]).source for name in ("linear_attention", "linear_attention+")]
     summary, scan = (source[source.index('extern "C"') :] for source in sources)
-    made = ("kWeights", "scores[", "tma_store", "float o[")
+    made = ("uint32_t weights", "store_matrices(", "tma_store", "wgmma_m64n64k16_ss_bf16_ta")
     assert not [text for text in made if text in summary]
     assert all(text in scan for text in made)
     assert (summary.count("tma_load("), scan.count("tma_load(")) == (4, 6)
@@ -61,7 +61,8 @@ def test_a_scan_for_states_loads_no_queries() -> None:
 
 def test_states_that_products_are_made_of_enter_in_two_pieces() -> None:
     with kernels("bwd") as found:
-        summaries = [codegen.emit(op).source for name, op in found.items() if emitters({name: op})[name] == "warp"]
+        made = [codegen.emit(op).source for name, op in found.items() if emitters({name: op})[name] == "warp"]
+    summaries = [source for source in made if "tma_store(&" not in source]
     assert len(summaries) == 2 and all(len(re.findall(r"\w+_low\b", source)) > 0 for source in summaries)
 
 

@@ -4,19 +4,18 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.chunks import ChunksFormer
+from attn_mlir.backends.nvidia.forming.chunk_tiles import ChunkTilesFormer
 from attn_mlir.backends.nvidia.forming.facts import COLUMN_SUMS, CUT, STORES, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
 from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
 from attn_mlir.backends.nvidia.forming.refusal import Refused
-from attn_mlir.backends.nvidia.forming.rings import RingBuffer
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import block_of, find_all, maker
 
 
 @dataclass
-class LeavingFormer(ChunksFormer):
+class LeavingFormer(ChunkTilesFormer):
     """What `leaving` lists is made of o^T and stored while the state's product runs. A tile of v, `values`, lies where o^T leaves.
 
     `products` has the sums along columns that are stored: each warp adds up its rows, all meet, and the first warpgroup adds up theirs.
@@ -24,10 +23,7 @@ class LeavingFormer(ChunksFormer):
 
     leaving: list[ir.Operation] = field(default_factory=list)
     """Maps over positions and columns of v, and stores of rows, in their order."""
-    values: ir.Value = field(init=False)
     products: dict[ir.Value, ir.Value] = field(init=False)
-    side_by_side: bool = False
-    """Whether tiles may reach into the next sequence."""
 
     def _rows_of_o(self) -> ir.Type:
         """The type of the warpgroup's o^T."""
@@ -60,19 +56,6 @@ class LeavingFormer(ChunksFormer):
             build.op("named_sync", [build.index(CUT)], threads=THREADS * self.warpgroups)
             scf.YieldOp([])
 
-    def _give_last(self) -> None:
-        """Gives back the tile of v of the chunk before, through whose memory its rows left: their copy has read it by now."""
-        ring = self.loaded[self.values].ring
-        assert isinstance(ring, RingBuffer)
-        loaded = self.counts[ring.count]  # this chunk's is counted already
-        before = scf.IfOp(arith.CmpIOp(arith.CmpIPredicate.sgt, loaded, build.index(1)).result)
-        with ir.InsertionPoint(before.then_block):
-            stage, _ = build.stage(arith.SubIOp(loaded, build.index(2)).result, 1)
-            with ir.InsertionPoint(build.elect()):
-                build.op("store_wait", pending=0, read=True)
-            build.op("arrive", [ring.free, stage])
-            scf.YieldOp([])
-
     def _leave(self) -> None:
         """What is made of rows of o, and their way to memory."""
         self.loaded[self.values].fragment = None  # read once more, so that no registers hold it meanwhile
@@ -87,6 +70,10 @@ class LeavingFormer(ChunksFormer):
         stores = [op for op in self.leaving if op.name == "tile.store"]
         if self.products:
             build.op("named_sync", [build.index(COLUMN_SUMS)], threads=THREADS * self.warpgroups)
+        for op in stores:
+            if op.operands[0] not in self.products:
+                self._leave_rows(op)
+        if self.products:  # behind rows, which others wait for
             branch = scf.IfOp(self.leads)
             with ir.InsertionPoint(branch.then_block):
                 for op in stores:
@@ -95,9 +82,6 @@ class LeavingFormer(ChunksFormer):
                         memory, slot = self._slot(target)
                         build.op("store_sums", [self.products[tile], memory, slot, *map(self._value, place)])
                 scf.YieldOp([])
-        for op in stores:
-            if op.operands[0] not in self.products:
-                self._leave_rows(op)
         self.leaving = []
 
     def _slot(self, target: ir.Value) -> tuple[ir.Value, ir.Value]:

@@ -130,8 +130,10 @@ class NumbersFormer(Former):
         return self._clone(block, known, lambda read: self._number(read.operands[0], known[read.operands[1]]))
 
     def _clone(self, block: ir.Block, known: dict[ir.Value, ir.Value], element: Callable[[ir.Operation], ir.Value]) -> ir.Value:
-        """Computes what a map's region does, `element` what it reads of tiles. What it yields."""
+        """Computes what a map's region does, but what is `known`; `element` what it reads of tiles. What it yields."""
         for op in [view.operation for view in list(block.operations)[:-1]]:
+            if any(result in known for result in op.results):
+                continue
             if op.name == "tensor.extract":
                 known[op.results[0]] = element(op)
                 continue

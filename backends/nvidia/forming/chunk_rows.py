@@ -2,11 +2,17 @@
 
 from dataclasses import dataclass, field
 
-from attn_mlir.backends.gpu.structure import constant, yielded
+from attn_mlir.backends.gpu.structure import constant, widened, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import rings
-from attn_mlir.backends.nvidia.forming.chunk_leaving import LeavingFormer
-from attn_mlir.backends.nvidia.forming.chunks import BARRIERS, MOST_BLOCKS, SCALE, is_scaled, number_of, times
+from attn_mlir.backends.nvidia.forming.chunk_state import ChunkStateFormer
+from attn_mlir.backends.nvidia.forming.chunks import (
+    BARRIERS,
+    MOST_BLOCKS,
+    chained,
+    element_of,
+    is_scaled,
+)
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION
@@ -19,14 +25,12 @@ from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.regions import block_of, find_all, maker
 
-_TOGETHER, _PIECE = 128, 64
-"""The most columns of a state that are rounded at once, and how many of wider ones are."""
 _STAGES = 2
 """The fewest stages of tiles, and those of weights that warpgroups exchange."""
 
 
 @dataclass
-class ChunkRowsFormer(LeavingFormer):
+class ChunkRowsFormer(ChunkStateFormer):
     """Rows of fragments are columns of v, 64 for each warpgroup: those of the state, turned where v is the second factor of what is added
     to it, and of o^T = S^T q^T times factors + v^T P^T. For rows of dq, keys stand for v.
 
@@ -35,14 +39,12 @@ class ChunkRowsFormer(LeavingFormer):
     product runs; the tiles of a chunk are given back together.
     """
 
-    rounded: dict[ir.Value, ir.Operation] = field(default_factory=dict)
-    """Maps that round the state, and those that make its residuals."""
     weights: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Maps over pairs of positions that v is multiplied by."""
     diagonals: list[ir.Operation] = field(default_factory=list)
     """Sums over pairs, of a position with itself."""
-    late: list[ir.Operation] = field(default_factory=list)
-    """Products of q and the state, which begin behind those of pairs."""
+    exact: dict[ir.Value, ir.Value] = field(default_factory=dict)
+    """Weights of which residuals are made, by what they were rounded to."""
     of_rows: set[ir.Value] = field(default_factory=set)
     """Results of maps over positions and columns of v."""
 
@@ -146,9 +148,7 @@ class ChunkRowsFormer(LeavingFormer):
 
     def _ends(self, ops: list[ir.Operation]) -> dict[ir.Operation, list[ir.Value]]:
         """Tiles of a chunk are given back together, behind the state's product, but that through whose memory rows leave (`_give_last`)."""
-        found = super()._ends(ops)
-        tiles = [tile for tiles in found.values() for tile in tiles if tile != self.changed.get(self.values, self.values)]
-        return {self.advances[-1]: tiles} if found else {}
+        return {self.advances[-1]: [self._base()]} if super()._ends(ops) else {}
 
     def _tiles(self, entry: ir.Block, warpgroup: ir.Value, grid: TileNumbers) -> None:
         """A role ends when its copies are done."""
@@ -194,8 +194,9 @@ class ChunkRowsFormer(LeavingFormer):
             behind = {self.values: self._own_columns(self.loaded[self.values])} if self.values in self.loaded else {}
             self._cut({b: self.loaded[b].memory, **behind})
             self.known[op.results[0]] = self._pairs(self.loaded[a], self.loaded[b])
-            if self.occupancy < MOST_BLOCKS and self.columns <= _TOGETHER:
+            if self._flies():
                 self._from_states()
+            self._await_numbers()
         elif a in self.weights and b in self.loaded and not flag(op, "transpose_b"):
             self.known[op.results[0]] = self._from_pairs(op)
         else:
@@ -220,72 +221,14 @@ class ChunkRowsFormer(LeavingFormer):
         made = build.fragment_type(INSTRUCTION, "tile", [ROWS, self._share()], ir.F32Type.get())
         return self._multiply(None, q.memory, right, True, made)
 
-    def _from_states(self) -> None:
-        """Begins what waits for products of pairs: while weights are made, or, where registers are few, behind them."""
-        if self.late:
-            made = self._from_state(self.late)
-            self.known.update((op.results[0], made) for op in self.late)
-        self.late = []
-
-    def _from_state(self, ops: list[ir.Operation]) -> ir.Value:
-        """S^T q^T; of wide states some columns are rounded at a time, so that fewer registers hold what was rounded.
-
-        Residuals of f16 are 2^11 times as large as they are: they are multiplied first, and the sums are scaled back.
-        """
-        tiles, q = [op.operands[-1] for op in ops], self.loaded[ops[0].operands[-2]].memory
-        state, sums = self._value(self.carried), None
-        if len(tiles) > 1 and str(ir.RankedTensorType(tiles[0].type).element_type) == "f16":
-            sums = times(self._by_parts(tiles[1:], state, q, None, SCALE), number_of(1 / SCALE))
-            tiles = tiles[:1]
-        return self._by_parts(tiles, state, q, sums)
-
-    def _by_parts(self, tiles: list[ir.Value], state: ir.Value, q: ir.Value, sums: ir.Value | None, scale: float = 1.0) -> ir.Value:
-        """Adds the products of q and what maps make of the state."""
-        size = self.columns if self.columns * len(tiles) <= _TOGETHER else _PIECE
-        buffer, stage, row, _ = q.owner.operation.operands
-        type_, made = ir.MemRefType(q.type), self._rows_of_o()
-        own = ir.MemRefType.get([type_.shape[0], size], type_.element_type, memory_space=type_.memory_space)
-        part = build.fragment_type(INSTRUCTION, "tile", [ROWS, size], ir.F32Type.get())
-        for first in range(0, self.columns, size):
-            columns = state if size == self.columns else build.op("columns", [state], [part], first=first).result
-            lefts = [self._rounded(tile, columns, first, scale) for tile in tiles]
-            right = build.op("view", [buffer, stage, row, build.index(first)], [own]).result
-            keep = [arith.ConstantOp(ir.IntegerType.get_signless(1), int(n > 0 or sums is not None)).result for n in range(len(lefts))]
-            flying = sums if sums is not None else build.op("registers", results=[made]).result
-            build.op("mma_begin")
-            for left, more in zip(lefts, keep, strict=True):
-                flying = build.mma_async(flying, left, right, more, (False, True))
-            build.op("mma_commit")
-            sums = build.mma_wait(flying, made, 0)
-        assert sums is not None
-        return sums
-
-    def _rounded(self, tile: ir.Value, state: ir.Value, first: int, scale: float) -> ir.Value:
-        """Columns of the state, from number `first` on, as a map rounds them to elements of a tile; `scale` multiplies them before."""
-        rounding, shape = block_of(self.rounded[tile]), ir.RankedTensorType(state.type).shape
-
-        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            def read(inner: ir.Operation) -> ir.Value:
-                if list(inner.operands)[1:] != list(rounding.arguments):
-                    raise Refused("a map reads the state at another place than its own")
-                return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=[state, i, j]).result
-
-            places = [arith.AddIOp(build.index(first), j).result, arith.AddIOp(self.first, i).result][:: 1 if self.turned else -1]
-            value = self._clone(rounding, dict(zip(rounding.arguments, places, strict=True)), read)
-            if scale != 1.0:
-                exact = arith.MulFOp(value.owner.operation.operands[0], number_of(scale)).result
-                value = arith.TruncFOp(value.type, exact).result
-            return [value]
-
-        type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.RankedTensorType(tile.type).element_type)
-        return build.map_(shape, [type_], [""], body)[0]
-
     def _of_pairs(self, op: ir.Operation) -> ir.Value:
         """The warpgroup's columns of a map over pairs of positions."""
         block, shape = block_of(op), [ROWS, self._share()]
         if len(op.results) != 1:
             raise Refused("a map over pairs makes one tile of others")
-        share = self._own_share()
+        if op.results[0] in self.rests:
+            return self._rest_of_pairs(op)
+        share, result = self._own_share(), op.results[0]
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             known = {block.arguments[0]: i, block.arguments[1]: arith.AddIOp(share, j).result}
@@ -296,13 +239,30 @@ class ChunkRowsFormer(LeavingFormer):
                     return self._number(source, known[places[0]])
                 if places != list(block.arguments):
                     raise Refused("a map over pairs reads a tile at another place than its own")
-                operands = [self._value(source), i, j]
-                return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=operands).result
+                return element_of(self._value(source), i, j)
 
-            return [self._clone(block, known, read)]
+            made = self._clone(block, known, read)
+            if op in self.diagonals:
+                made = _on_diagonal(made, [known[argument] for argument in block.arguments])
+            return [made, widened(made)][: len(types)]
 
-        type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.RankedTensorType(op.results[0].type).element_type)
-        return build.map_(shape, [type_], [""], body)[0]
+        elements = [ir.RankedTensorType(result.type).element_type, *[ir.F32Type.get()] * any(of == op for of in self.rests.values())]
+        types = [build.fragment_type(INSTRUCTION, "tile", shape, element) for element in elements]
+        made, *exact = build.map_(shape, types, [""] * len(types), body)
+        self.exact.update(dict.fromkeys([result], *exact) if exact else {})
+        return made
+
+    def _rest_of_pairs(self, op: ir.Operation) -> ir.Value:
+        """What rounding has left of the weights that were made before: exponentials are computed once."""
+        high, type_ = self.rests[op.results[0]].results[0], ir.RankedTensorType(op.results[0].type)
+        exact, rounded = self.exact[high], self._value(high)
+
+        def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
+            again = arith.ExtFOp(ir.F32Type.get(), element_of(rounded, i, j)).result
+            return [arith.TruncFOp(type_.element_type, arith.SubFOp(element_of(exact, i, j), again).result).result]
+
+        shape = [ROWS, self._share()]
+        return build.map_(shape, [build.fragment_type(INSTRUCTION, "tile", shape, type_.element_type)], [""], body)[0]
 
     def _from_pairs(self, op: ir.Operation) -> ir.Value:
         """What the state gives, times factors, + v^T P^T."""
@@ -312,12 +272,8 @@ class ChunkRowsFormer(LeavingFormer):
         before = self._value(sums)
         if factors and not _is_one(factors[0]):
             before = self._by_columns(before, factors[0])
-        keep = arith.ConstantOp(ir.IntegerType.get_signless(1), 1).result
         left, right = self._own_columns(self.loaded[values]), self._part(weights, build.index(0), ROWS)
-        build.op("mma_begin")
-        pending = build.mma_async(before, left, right, keep, (True, True))
-        build.op("mma_commit")
-        return build.mma_wait(pending, self._rows_of_o(), 0)
+        return chained(before, left, right, (True, True))
 
     def _part(self, tile: ir.Value, column: ir.Value, columns: int) -> ir.Value:
         """Columns of weights in shared memory."""
@@ -345,16 +301,25 @@ class ChunkRowsFormer(LeavingFormer):
         build.op("fence_async")
         self._from_states()
         self._give_last()
+        self._await_values()
         self._meet()
 
     def _by_columns(self, tile: ir.Value, factors: ir.Value) -> ir.Value:
         """A fragment whose columns, which are positions, are multiplied by a number each."""
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-            element = ir.Operation.create("tensor.extract", results=[ir.F32Type.get()], operands=[tile, i, j]).result
-            return [arith.MulFOp(element, self._number(factors, j)).result]
+            return [arith.MulFOp(element_of(tile, i, j), self._number(factors, j)).result]
 
         return build.map_([ROWS, ROWS], [self._rows_of_o()], [""], body)[0]
+
+
+def _on_diagonal(value: ir.Value, places: list[ir.Value]) -> ir.Value:
+    """What a number is where the two places are one: elsewhere `warp.write_diagonal` leaves it out."""
+    select = maker(value, "arith.select")
+    compared = maker(select.operands[0], "arith.cmpi") if select is not None else None
+    if select is None or compared is None or ir.IntegerAttr(compared.attributes["predicate"]).value != arith.CmpIPredicate.eq:
+        return value
+    return select.operands[1] if set(compared.operands) == set(places) else value
 
 
 def _is_one(numbers: ir.Value) -> bool:
@@ -367,6 +332,11 @@ def _is_one(numbers: ir.Value) -> bool:
 def gives_rows(function: ir.Operation) -> bool:
     """Whether a tiled function that scans chunks multiplies pairs of positions."""
     return any(not flag(op, "transpose_a") for op in find_all(function, *DOTS))
+
+
+def gives_products(function: ir.Operation) -> bool:
+    """Whether a tiled function that scans chunks stores a number for each position, sums of products."""
+    return any(ir.RankedTensorType(op.operands[0].type).rank == 1 for op in find_all(function, "tile.store"))
 
 
 def rows_and_state(function: ir.Operation) -> tuple[int, ...]:

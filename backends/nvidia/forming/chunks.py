@@ -5,11 +5,12 @@ from typing import ClassVar
 
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.attributes import SCHEDULE as OF_TILES
-from attn_mlir.backends.gpu.structure import constant, yielded
+from attn_mlir.backends.gpu.attributes import Fields
+from attn_mlir.backends.gpu.structure import constant, widened, yielded
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming import maps
 from attn_mlir.backends.nvidia.forming.chunk_numbers import NUMBERS_STAGES, NumbersFormer
-from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS
+from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, THREADS, occupancy_of
 from attn_mlir.backends.nvidia.forming.kernel import ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION, FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
@@ -40,6 +41,8 @@ class ChunksFormer(NumbersFormer):
 
     residuals: dict[ir.Value, ir.Operation] = field(default_factory=dict)
     """Residuals of rounding to f16, most of which would be subnormal, and the product of what was rounded that comes before theirs."""
+    rests: dict[ir.Value, ir.Operation] = field(default_factory=dict)
+    """All residuals of rounding, and the maps that round: theirs read what these have made, and round nothing once more."""
     states: dict[ir.Value, ir.Value] = field(default_factory=dict)
     """Memory of states, by what it is for the function, with a row for each row of a fragment."""
 
@@ -56,7 +59,7 @@ class ChunksFormer(NumbersFormer):
         for op in find_all(self.function, "tile.map"):
             if len(block_of(op).arguments) == 1 and not (self._is_of_state(op.results[0]) and len(list(op.results[0].uses)) == 1):
                 self.of_positions[op.results[0]] = op
-        self.occupancy = self._most_blocks()
+        self.occupancy = occupancy_of(self.function, self._most_blocks())
 
     def _read_products(self, state: ir.RankedTensorType) -> None:
         """Which tile has the rows of fragments, what residuals are, and what is changed in its place."""
@@ -72,7 +75,9 @@ class ChunksFormer(NumbersFormer):
         self._read_residuals()
 
     def _read_residuals(self) -> None:
-        """Which products with the state multiply residuals of f16."""
+        """Which maps make residuals, and which products with the state multiply those of f16."""
+        maps_ = [op for op in find_all(self.chunks, "tile.map") if len(op.results) == 1 and len(op.operands) == len("ij")]
+        self.rests = {low.results[0]: of for low in maps_ for of in maps_ if of != low and is_rest(low, of)}
         for op in find_all(self.chunks, "tile.dot_add"):
             if not flag(op, "transpose_a"):
                 continue
@@ -88,9 +93,18 @@ class ChunksFormer(NumbersFormer):
 
     def _schedule(self) -> ir.Attribute:
         """As many stages as shared memory holds, as a scan waits for memory; heads that share k come one after another as they are."""
-        fields, chosen = (attributes.read(self.function, name) for name in (OF_TILES, attributes.CHOICES))
-        most = min(_MOST_STAGES, (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes()))
-        return attributes.write({**fields, "group": 0, "stages": chosen.get("stages", max(1, most))})
+        fields = attributes.read(self.function, OF_TILES)
+        return attributes.write({**self._usual(), **fields, "group": 0, "stages": self._stages()})
+
+    def _stages(self) -> int:
+        """Those of tiles: as many as shared memory holds."""
+        chosen = attributes.read(self.function, attributes.CHOICES)
+        most = (self.shared_bytes - BARRIERS - self._number_bytes() - self._exchanged()) // max(1, self._stage_bytes())
+        return int(chosen.get("stages", max(1, min(_MOST_STAGES, most))))
+
+    def _usual(self) -> Fields:
+        """Choices that a scan of this form has where none were made."""
+        return {}
 
     def _stage_bytes(self) -> int:
         """Of the tiles of a chunk."""
@@ -227,10 +241,14 @@ class ChunksFormer(NumbersFormer):
                     raise Refused("a map reads a tile at another place than its own")
                 if before is not None:
                     return element(i, j, before)
-                operands = [self.loaded[source].fragment, i, j]
-                return ir.Operation.create("tensor.extract", results=[inner.results[0].type], operands=operands).result
+                return element_of(self.loaded[source].fragment, i, j)
 
+            if of == op and rounded is not None:
+                known[rounding_of(op)] = element_of(rounded, i, j)
             return self._clone(block, known, read)
+
+        high = self.rests.get(op.results[0])
+        rounded = self.known.get(high.results[0]) if high is not None else None
 
         def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
             value = element(i, j, op)
@@ -273,7 +291,8 @@ class ChunksFormer(NumbersFormer):
         rounded, right, state = self.residuals.get(first), self.loaded[second].memory, self._state()
         if rounded is None:
             sums = times(*map(self._value, before)) if before else None
-            self.known[op.results[0]] = self._multiply(sums, self._value(first), right, False, state)
+            left = self._value(first)
+            self.known[op.results[0]] = self._multiply(None, left, right, False, state) if sums is None else chained(sums, left, right)
             return
         start, factor = (self._value(each) for each in list(rounded.operands)[:2])
         sums = times(start, arith.MulFOp(factor, number_of(SCALE)).result)
@@ -295,6 +314,35 @@ def number_of(value: float) -> ir.Value:
     return arith.ConstantOp(ir.F32Type.get(), value).result
 
 
+def chained(sums: ir.Value, left: ir.Value, right: ir.Value, transpose: tuple[bool, bool] = (False, False)) -> ir.Value:
+    """Adds a product to sums, and waits for it. Where they are a product's that was waited for just now, both are on their way together."""
+    keep, type_ = arith.ConstantOp(ir.IntegerType.get_signless(1), 1).result, sums.type
+    wait, block = maker(sums, "warp.mma_wait"), ir.InsertionPoint.current.block
+    ops = [view.operation for view in block.operations]
+    behind = ops[ops.index(wait) + 1 :] if wait is not None and wait in ops else ops
+    if wait is not None and all(op.name in ("arith.constant", "warp.view") for op in behind):
+        sums = wait.operands[0]
+        commit = ops[ops.index(wait) - 1]
+        wait.erase()
+        commit.erase()
+    else:
+        build.op("mma_begin")
+    pending = build.mma_async(sums, left, right, keep, transpose)
+    build.op("mma_commit")
+    return build.mma_wait(pending, type_, 0)
+
+
+def element_of(tile: ir.Value, i: ir.Value, j: ir.Value) -> ir.Value:
+    """An element of a fragment, in a map."""
+    return ir.Operation.create("tensor.extract", results=[ir.RankedTensorType(tile.type).element_type], operands=[tile, i, j]).result
+
+
+def rounding_of(residual: ir.Operation) -> ir.Value:
+    """What the map of a residual has rounded once more, of the map of which it is the residual (`is_rest`)."""
+    difference = widened(yielded(block_of(residual))[0]).owner.operation
+    return difference.operands[1].owner.operation.operands[0]
+
+
 def times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
     """A fragment times a number that is not 1."""
     one = maker(factor, "arith.constant") if factor is not None else None
@@ -302,8 +350,7 @@ def times(tile: ir.Value, factor: ir.Value | None = None) -> ir.Value:
         return tile
 
     def body(i: ir.Value, j: ir.Value) -> list[ir.Value]:
-        element = ir.Operation.create("tensor.extract", results=[factor.type], operands=[tile, i, j]).result
-        return [arith.MulFOp(element, factor).result]
+        return [arith.MulFOp(element_of(tile, i, j), factor).result]
 
     type_ = ir.RankedTensorType(tile.type)
     return build.map_(type_.shape, [type_], [""], body)[0]

@@ -189,8 +189,8 @@ class Former:
             self.first = arith.MulIOp(warpgroup, build.index(self.rows)).result
         self.leads = arith.CmpIOp(arith.CmpIPredicate.eq, warpgroup, zero).result
         begin, step = build.op("block_id", results=[zero.type]).result, build.op("block_count", results=[zero.type]).result
-        names = ["tile", *(f"{ring.name}_count" for ring in self.rings.values())]
-        body = build.loop(begin, grid.tiles, step, [zero] * len(self.rings), list(map(build.named, names))).regions[0].blocks[0]
+        names = ["tile", *(f"{ring.name}_count" for ring in rings.counted(self.rings.values()).values())]
+        body = build.loop(begin, grid.tiles, step, [zero] * (len(names) - 1), list(map(build.named, names))).regions[0].blocks[0]
         tile, *self.counts = body.arguments
         with ir.InsertionPoint(body):
             blocks, heads = grid.blocks, grid.heads
@@ -358,8 +358,8 @@ class Former:
         """A loop, which also carries how often the rings are used that are filled in it."""
         block, used = op.regions[0].blocks[0], self._filled_in(op)
         begin, end, step, *starts = (self._value(v) for v in op.operands)
-        rings_ = list(self.rings.values())
-        names = [*(a.location for a in block.arguments), *(build.named(f"{rings_[n].name}_count") for n in used)]
+        counted = rings.counted(self.rings.values())
+        names = [*(a.location for a in block.arguments), *(build.named(f"{counted[n].name}_count") for n in used)]
         loop = build.loop(begin, end, step, [*starts, *(self.counts[n] for n in used)], names)
         body = loop.regions[0].blocks[0]
         index, *carried = body.arguments

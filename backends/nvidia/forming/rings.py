@@ -1,6 +1,6 @@
 """Rings: buffers in shared memory whose stages copies fill and their users give back, with a barrier for each direction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -64,13 +64,19 @@ class RingBuffer(SharedRing):
     free: ir.Value
 
 
+def counted(rings: Iterable[SharedRing]) -> dict[int, SharedRing]:
+    """The first ring of each number of uses, which rings share that are filled together."""
+    first = {ring.count: ring for ring in reversed(list(rings))}
+    return dict(sorted(first.items()))
+
+
 def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
     """Shared memory of one stage for tiles of so many rows."""
     type_ = ir.MemRefType(source.type)
-    return _shared(name, [rows, padded(type_.shape[3])], type_.element_type)
+    return shared(name, [rows, padded(type_.shape[3])], type_.element_type)
 
 
-def _shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
+def shared(name: str, shape: list[int], element: ir.Type) -> ir.Value:
     """Shared memory for one tile: of 8-bit elements swizzled over as many bytes as its rows allow, else over as many as possible."""
     swizzle = swizzle_of_row(shape[1]) if is_eight_bit(element) else SWIZZLE
     with build.named(f"{name}_buffer"):
@@ -115,12 +121,12 @@ def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: 
 
 def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
     """A buffer, and its barriers, which await so many arrivals when it is filled, and when it is given back."""
-    shared = _shared(name, shape, element)
+    memory = shared(name, shape, element)
     with build.named(f"{name}_full"):
         full = build.barrier(1, arrivals[0])
     with build.named(f"{name}_free"):
         free = build.barrier(1, arrivals[1])
-    return Raw(shared, full, free)
+    return Raw(memory, full, free)
 
 
 def fill(

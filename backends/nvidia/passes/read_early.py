@@ -38,11 +38,15 @@ def _read(kernel: ir.Operation) -> None:
     if asked == "0" or (asked == _AUTO and widest < thresholds.LATE_COLUMNS):
         raise Refused("the schedule reads numbers of columns where they are needed")
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
-    change_parts(blocks, _change, "no loop multiplies")
+    made = {op.operands[1] for op in find_all(kernel, "warp.make_rows")}
+    change_parts(blocks, lambda block: _change(block, made), "no loop multiplies")
 
 
-def _change(block: ir.Block) -> None:
-    """Splits the first map of a loop. Raises Refused, with nothing changed, where it has no such number."""
+def _change(block: ir.Block, made: set[ir.Value]) -> None:
+    """Splits the first map of a loop. Raises Refused, with nothing changed, where it has no such number.
+
+    `made`: the barriers of numbers that another role makes. A wait for them behind the product comes before.
+    """
     ops = [view.operation for view in block.operations]
     waits = [op for op in ops if op.name == "warp.mma_wait"]
     if len(waits) < 2:
@@ -54,10 +58,11 @@ def _change(block: ir.Block) -> None:
     if found is None:
         raise Refused("no map needs the first product alone")
     number, needed = _number(found)
-    place = ops.index(waits[0])
+    between = ops[ops.index(waits[0]) : ops.index(found)]
+    place = max([ops.index(waits[0]), *(ops.index(op) + 1 for op in between if op.name == "warp.wait" and op.operands[0] in made)])
     for op in needed:
-        made = [by for v in op.operands if (by := maker(v)) is not None]
-        if any(each.block == block and ops.index(each) > place for each in made):
+        needs = [by for v in op.operands if (by := maker(v)) is not None]
+        if any(each.block == block and ops.index(each) >= place for each in needs):
             raise Refused("what a map reads is known behind the product alone")
     own = found.regions[0].blocks[0]
     type_ = ir.RankedTensorType(waits[0].results[0].type)
@@ -68,7 +73,7 @@ def _change(block: ir.Block) -> None:
             clone_op(op, known)
         return [known[number]]
 
-    with found.location, ir.InsertionPoint(waits[0]):
+    with found.location, ir.InsertionPoint(ops[place]):
         early = build.map_(list(type_.shape), [type_], [""], body)[0]
     first = needed[-1]
     with first.location, ir.InsertionPoint(first):

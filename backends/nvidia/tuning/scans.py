@@ -108,7 +108,7 @@ def scan_space(facts: NvidiaScanFacts, target: NvidiaTarget) -> list[Fields]:
     """Emitters, chunks and columns of a program, whether they fit or not."""
     found: list[Fields] = []
     if (facts.plain or facts.prepared) and target.bulk_copies and (facts.whole % _HOPPER_CHUNK) == 0:
-        maker: Fields = {"emitter": "hopper"} if facts.rows or facts.prepared else {}  # the warp dialect makes scans that give states alone
+        maker: Fields = {"emitter": "hopper"} if facts.factor or facts.prepared else {}  # the warp dialect makes scans without products
         found += [{**maker, "block_q": facts.prepared or _HOPPER_CHUNK, "block_kv": columns} for columns in (64, 128)]
     if _is_shared(facts):  # TileLang takes a minute to compile some of these, and makes none that is faster
         found += [{"emitter": "scans", "block_q": chunk, "block_kv": columns} for chunk in (32, 64) for columns in (32, 64, 128)]

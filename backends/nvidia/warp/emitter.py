@@ -7,7 +7,7 @@ from attn_mlir.backends.gpu.attributes import SCHEDULE, Fields
 from attn_mlir.backends.gpu.emitters import Refusal
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import pipeline, thresholds
-from attn_mlir.backends.nvidia.forming.chunk_rows import rows_and_state
+from attn_mlir.backends.nvidia.forming.chunk_rows import gives_products, rows_and_state
 from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
 from attn_mlir.backends.nvidia.forming.facts import FIELDS, chosen, said
 from attn_mlir.backends.nvidia.forming.kernel import ROWS
@@ -75,8 +75,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 
 def makes_scan(kernel: ir.Operation) -> bool:
     """Whether a scan over chunks is of a form and size that passes make no slower than another code generator."""
-    states, rows = adds_to_state(kernel), rows_and_state(kernel)
-    return (bool(states) and states not in thresholds.HOPPER_STATES) or rows in thresholds.WARP_ROWS_OF_SCANS
+    rows = rows_and_state(kernel)
+    return bool(adds_to_state(kernel)) or (bool(rows) and not (gives_products(kernel) and rows in thresholds.HOPPER_PRODUCTS))
 
 
 def _scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:

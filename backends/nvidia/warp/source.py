@@ -13,7 +13,8 @@ from attn_mlir.mlir import ir
 
 _PRELUDE = """namespace attn {
 ATTN_DEVICE float2 unpack_f16(uint32_t pair) { return __half22float2(reinterpret_cast<const __half2 &>(pair)); }
-ATTN_DEVICE float2 unpack_bf16(uint32_t pair) { return __bfloat1622float2(reinterpret_cast<const __nv_bfloat162 &>(pair)); }
+// Of a __nv_bfloat162 nvcc takes the halves apart and puts them together again.
+ATTN_DEVICE float2 unpack_bf16(uint32_t pair) { return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u)); }
 // Numbers of N rows from `row` on, those past the last of `size` zeros; each lane arrives when its own have landed.
 template <int N>
 ATTN_DEVICE void copy_rows(uint32_t to, const float *from, long long stride, int row, int size, uint32_t barrier) {

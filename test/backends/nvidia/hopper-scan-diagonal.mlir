@@ -21,7 +21,8 @@
 // CHECK:        attn::store_transposed(own
 // CHECK:        products[{{.*}}] = sum;
 // CHECK:        diagonal_2[{{.*}}] = diagonal_sum;
-func.func @attention(%q: !t, %k: !t, %v: !t, %decay: !r, %factor: !t, %dt: !r) -> (!t, !r, !s, !r) {
+func.func @attention(%q: !t, %k: !t, %v: !t, %decay: !r, %factor: !t, %dt: !r) -> (!t, !r, !s, !r)
+    attributes {tile.choices = {emitter = "hopper"}} {
   %o, %products, %states, %diagonal = "attn.linear_attention"(%q, %k, %v, %decay, %factor) ({
     "attn.result"() ({
     ^bb0(%x: f32, %b: index, %h: index, %t: index, %d: index):

@@ -9,7 +9,8 @@
 // CHECK:        pair[e] =
 // CHECK:        if (warpgroup * 64 + 8 * (c + d) == 16 * warp + 8 * h) pair[0] += diagonal[2 * h], pair[1] += diagonal[2 * h + 1];
 // CHECK-NEXT:   packed[2 * d + h] = attn::pack_bf16(pair[0], pair[1]);
-func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %few: tensor<?xf32>) -> !t {
+func.func @attention(%q: !t, %k: !t, %v: !t, %decay: tensor<?x?x?xf32>, %few: tensor<?xf32>) -> !t
+    attributes {tile.choices = {emitter = "hopper"}} {
   %o = "attn.linear_attention"(%q, %k, %v, %decay) ({
     "attn.skip"() ({
     ^bb0(%b: index, %h: index, %t: index):
