@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
+from attn_mlir.backends.gpu.kernel import FEW, KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import KernelGrid
@@ -49,7 +49,7 @@ def _layout(forms: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
     offsets, end, text = [], 0, "="
     for form in forms:
         size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
-        gap = -end % (cuda.MAP_ALIGNMENT if form == "map" else size)
+        gap = -end % (cuda.MAP_ALIGNMENT if form == "map" else min(size, 8))
         text += f"{gap}x{cuda.MAP_BYTES}s" if form == "map" else f"{gap}x{form}"
         offsets.append(end + gap)
         end += gap + size
@@ -153,7 +153,7 @@ class CudaLauncher:
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
         self._launch = cuda.launcher()
-        numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
+        numbers = {p.argument for p in code.parameters if p.kind in ("scalar", "bytes")}
         self._numbers = tuple(sorted(numbers))
         self._tensors = tuple(
             sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
@@ -233,7 +233,7 @@ class CudaLauncher:
         if moved is not None:
             return moved
         own = counter is None
-        grid, blocks = self._grid(self._extents(arguments))
+        grid, blocks = (arguments[-1].grid, 1) if self._code.grid == FEW else self._grid(self._extents(arguments))
         code = self._code
         if self.counts and counter is None:
             counter = _counter(self.index, stream, self._device)
@@ -244,7 +244,8 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster)
+        cluster = arguments[-1].parts if code.grid == FEW else code.cluster
+        config = cuda.config(grid, code.threads, code.shared_bytes, stream, cluster)
         if own:
             self._keep(arguments, stream, values, config)
         return PackedLaunch(values, config)

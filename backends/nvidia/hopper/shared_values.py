@@ -120,7 +120,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
         "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "ping_pong": 0,
         "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
-    fields |= {name: choices[name] for name in ("gather",) if name in choices}
+    fields |= {name: choices[name] for name in ("gather", "few", "order") if name in choices}
     try:
         needed = printed.tried(kernel, "hopper", fields, SharedValuesKernel(kernel, fields).emit()).shared_bytes
     except UnsupportedError as error:
