@@ -48,8 +48,7 @@ class KernelCode:
     """The generated source of one kernel.
 
     `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
-    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer; "few", what the last argument says, which also
-    knows the cluster. `cluster`: so many thread blocks run a
+    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer; FEW. `cluster`: so many blocks run a
     tile together.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """

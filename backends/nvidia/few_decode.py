@@ -43,7 +43,7 @@ class Cut(NamedTuple):
 
 
 def cut_for(programs: int, row_blocks: int, keys: int, block: int, multiprocessors: int) -> Cut | None:
-    """The cut of so many `programs`, blocks of rows of a head of a sequence, with `keys` each, in blocks; None of more than a few programs."""
+    """The cut of `programs`, blocks of rows of a head of a sequence, with `keys` each, in blocks; None of more than a few."""
     blocks = max(1, -(-keys // block))
     if programs > thresholds.FEW_PROGRAMS * multiprocessors:
         return None

@@ -1,8 +1,8 @@
 """Kernels of a few sequences of single queries with lists of keys: all in one launch.
 
-A cluster of thread blocks has a sequence, or a block of its rows, each a part of its keys. Each makes its part of the list ready (`attn_few.cuh`), writes
-partial results, and, once all have, merges some of the rows: with the function that is else a kernel of its own (`gpu.simt.merge`). So nothing is left
-between calls, and results do not depend on which thread block is the last one.
+A cluster of thread blocks has a sequence, or a block of its rows, each a part of its keys. Each makes its part of the list ready
+(`attn_few.cuh`), writes partial results, and, once all have, merges some of the rows, with the function that is else a kernel of its own
+(`gpu.simt.merge`). So nothing is left between calls, and results do not depend on which thread block is the last one.
 """
 
 import re
@@ -17,7 +17,8 @@ from attn_mlir.backends.nvidia.hopper.tiles import ROWS
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-WAVE = 32
+WAVE, _MERGING = 32, 7
+"""Threads that merge a row, and the named barrier at which they wait for parts."""
 SORTED_BYTES = 64 << 10
 """Of tiles in shared memory, in which lists are sorted before these are loaded."""
 HELPERS = ("lists/attn_places.cuh", "lists/attn_few.cuh")
@@ -46,23 +47,28 @@ class FewRows:
             "const long long few_stride = few.lists.count * (few.lists.sequences ? few.lists.each : 1);",
             # Whose thread blocks bring what is listed closer.
             "const int few_share = blockIdx.y == 0 && few_first == 0 ? few_part : -1;",
-            f"const int few_seen = attn_list_part<{threads}>(few.lists, reinterpret_cast<int *>(memory), few_sequence, few_keys, few_end, few_share, few_parts);",
+            f"const int few_seen = attn_list_part<{threads}>(",
+            "    few.lists, reinterpret_cast<int *>(memory), few_sequence, few_keys, few_end, few_share, few_parts);",
             "attn::fence_proxy_async();",  # TMA writes to where the list was sorted
-            "__syncthreads();",
-            "int few_begin[1] = {few_sequence}, few_one[1] = {1}, few_zero[1] = {0}, few_used[1] = {few_seen}, *const few_pages = few.lists.pages;",
-            f"int few_item[6] = {{few_sequence, few_first, min(few_first + {ROWS}, few.rows), few_sequence * few_parts + few_part, few_keys, few_end}};",
+            "__syncthreads();",  # pages are written
+            "int few_begin[1] = {few_sequence}, few_one[1] = {1}, few_zero[1] = {0}, few_used[1] = {few_seen};",
+            "int *const few_pages = few.lists.pages;",
+            f"const int few_rows_end = min(few_first + {ROWS}, few.rows), few_own = few_sequence * few_parts + few_part;",
+            "int few_item[6] = {few_sequence, few_first, few_rows_end, few_own, few_keys, few_end};",
             *arguments.own_declarations(_stride),
         ]
 
     def merge(self, warps: int) -> None:
         """What so many warps of consumers do last."""
         writer = self.core.writer
-        writer.line("attn::cluster_sync();")  # all parts are written
+        # All parts are written. A thread block without a cluster waits for its consumers alone, as the producer may have ended.
+        writer.line("if (few_parts > 1)", "  attn::cluster_sync();", "else", f"  attn::named_sync({_MERGING}, {32 * warps});")
         writer.line(f"const int few_rows = min(few.rows - few_first, {ROWS});")
         begin, step = f"few_part + few_parts * (threadIdx.x / {WAVE})", f"{warps} * few_parts"
         with writer.block(f"for (int few_row = {begin}; few_row < few_rows; few_row += {step})"):
             writer.line(
-                "int few_item[6] = {few_sequence, few_first + few_row, few_first + few_row + 1, few_sequence * few_parts, few_parts, 0};",
+                "const int few_from = few_sequence * few_parts;",
+                "int few_item[6] = {few_sequence, few_first + few_row, few_first + few_row + 1, few_from, few_parts, 0};",
                 _MERGE,
             )
 

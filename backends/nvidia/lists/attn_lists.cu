@@ -24,7 +24,7 @@ __device__ __forceinline__ void attn_bring_listed(const AttnLists &f) {
     const int e = from[i / each * f.stride_n];
     if (e < 0 || e >= f.blocks || (attn_wide)e * f.keys >= limit) continue;
     for (int head = h * f.repeat; head < (h + 1) * f.repeat; head += f.key_group) {
-      const attn_wide page = f.sequences ? (attn_wide)attn_place(f, owner, head, (attn_wide)e * each + i % each)
+      const attn_wide page = f.sequences ? (attn_wide)attn_place(f, owner, head, e * each + i % each)
                                          : (attn_wide)(b * f.key_step + head / f.key_group) * f.blocks + e;
       if (page < 0 || page >= f.ahead_pages) continue;
 #pragma unroll
@@ -97,7 +97,7 @@ __device__ __forceinline__ void attn_prepare(const AttnLists &f, int *memory) {
 #pragma unroll
       for (int n = 0; n < kAhead; ++n) {
         const int at = min(i + n * T, f.count * f.each - 1), e = at / f.each < entries ? sorted[at / f.each] : f.blocks - 1;
-        found[n] = attn_place(f, owner, head, (attn_wide)e * f.each + at % f.each);
+        found[n] = attn_place(f, owner, head, e * f.each + at % f.each);
       }
 #pragma unroll
       for (int n = 0; n < kAhead; ++n)

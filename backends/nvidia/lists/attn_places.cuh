@@ -42,14 +42,14 @@ __device__ __forceinline__ int attn_owner(const AttnLists &f, int query, int *li
 }
 
 // The page of a part of a block of a sequence; where a table holds no page, neither is this one.
-__device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int head, attn_wide part) {
+__device__ __forceinline__ int attn_place(const AttnLists &f, int owner, int head, int part) {
   attn_wide found = head / f.key_group * f.of_head;
   if (f.table) {
-    const int page = f.table[(attn_wide)owner * f.columns + min(part / f.parts, (attn_wide)f.columns - 1)];
+    const int page = f.table[(attn_wide)owner * f.columns + min(part / f.parts, f.columns - 1)];
     if (page < 0) return -1;
     found += page * f.of_page + part % f.parts * f.of_part;
   } else {
-    found += (part + f.k_begins[owner]) * f.of_part;
+    found += ((attn_wide)part + f.k_begins[owner]) * f.of_part;
   }
   return (int)min(found, (attn_wide)0x7fffffff);
 }
