@@ -10,15 +10,17 @@ from attn_mlir.backends.allocation import empty, empty_heads
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.kernel import KernelCode
+from attn_mlir.backends.gpu.program import BY_ROWS, PartsForm
 from attn_mlir.backends.gpu.slices import is_sliced
 from attn_mlir.backends.gpu.split import by_heads, lower_parts
 from attn_mlir.backends.host import KernelGrid
-from attn_mlir.backends.nvidia import codegen, simt, thresholds
+from attn_mlir.backends.nvidia import codegen, cuda, simt, thresholds
 from attn_mlir.backends.nvidia.hopper.few_rows import NAME, SORTED_BYTES, WAVE, joined, own_arguments
-from attn_mlir.backends.nvidia.lists.pending import PendingLists
+from attn_mlir.backends.nvidia.lists.pending import PendingLists, pending_in
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.program import ResultShapes
-from attn_mlir.mlir import ir
+from attn_mlir.backends.work import leaves_rows
+from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.split_kv import COMBINE
 
 _PLACE = struct.Struct("=4i")
@@ -99,3 +101,56 @@ class FewDecode(NamedTuple):
 def sorts(lists: PendingLists, cut: Cut, threads: int) -> bool:
     """Whether thread blocks have room to sort the lists."""
     return 4 * (-(-lists.shapes.blocks // 32) + threads + 32 + cut.length // lists.shapes.keys + 1) <= SORTED_BYTES
+
+
+class FewKernels:
+    """The kernels of a program for a few queries, by how they read keys; copies of the program share them."""
+
+    def __init__(self) -> None:
+        self._made: dict[PartsForm, tuple[FewDecode, Any] | None] = {}
+
+    def decoded(self, program: Any, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        """What `decode` of a program gives of a few queries whose lists are to be made yet.
+
+        None where these are made, or now are: queries are not few, or have no such kernel.
+        """
+        lists = pending_in(inputs)
+        if lists is None:
+            return None
+        results = self._results(program, lists, inputs, layout, keys)
+        if results is None:
+            lists.start()
+        return results
+
+    def _results(self, program: Any, lists: PendingLists, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
+        plan, (kernel,), index = program.plan(inputs), program.kernels.values(), cuda.index_of(inputs[0])
+        q, lengths, heads = inputs[kernel.over], inputs[kernel.lengths[0]], inputs[kernel.keys].shape[1]
+        if program.has_work or plan.empty or len(plan.steps) != 1 or len(lengths) != q.shape[2] or leaves_rows(lengths) or index < 0:
+            return None
+        form = program.forms(inputs)[0]
+        rows, block = program.blocks_of(form)
+        row_blocks = -(-(q.shape[1] // heads) // rows)
+        cut = cut_for(heads * len(lengths) * row_blocks, row_blocks, keys, block, cuda.device(index).multiprocessors)
+        found = None if cut is None or form.gather != BY_ROWS else self.kernel(program, form)
+        if found is None or cut is None or not sorts(lists, cut, found[0].unit.code.threads):
+            return None
+        with cuda.using(index):
+            return found[0].run(kernel, inputs, plan.steps[0], layout, cut, lists, found[1].start_part)
+
+    def kernel(self, program: Any, form: PartsForm) -> tuple[FewDecode, Any] | None:
+        """One of them, and the program that launches it; lowered at the first call that needs it."""
+        if form not in self._made:
+            with LOCK:
+                if form not in self._made:
+                    unit: GpuKernel | None = program.lowered(form, lambda source, choices, way, *_: lower_few(source, choices, way))
+                    partial = 0 if unit is None else len(unit.outputs) - len(program.host.steps[0].results)
+                    made = None if unit is None else (FewDecode(unit, partial), program.with_units({NAME: unit}))
+                    self._made[form] = made
+        return self._made[form]
+
+
+def start_lists(inputs: Sequence[Any]) -> None:
+    """Makes what lists are to be made before one of the inputs is read."""
+    lists = pending_in(inputs)
+    if lists is not None:
+        lists.start()

@@ -12,7 +12,7 @@ from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.gpu.outputs import outputs_of
 from attn_mlir.backends.gpu.packed import arguments_of, sequence_count, tensor_of
-from attn_mlir.backends.gpu.program import BY_ROWS, WHOLE_ROWS, GpuLaunchPlan, PartsForm
+from attn_mlir.backends.gpu.program import WHOLE_ROWS, GpuLaunchPlan, PartsForm
 from attn_mlir.backends.gpu.scalar_bounds import MAX_COLUMNS
 from attn_mlir.backends.gpu.slices import is_sliced, slices_of
 from attn_mlir.backends.gpu.split import lower_parts, lower_whole
@@ -34,18 +34,15 @@ from attn_mlir.backends.nvidia import (
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, single_kernel, spilled
-from attn_mlir.backends.nvidia.delta_segments import delta_segment
+from attn_mlir.backends.nvidia.delta_segments import kept_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
-from attn_mlir.backends.nvidia.lists.pending import PendingLists, pending_in
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.nvidia.work_items import listed_items
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.segments import DeviceModel
-from attn_mlir.backends.work import leaves_rows
 from attn_mlir.dialects.elements import EIGHT_BIT
 from attn_mlir.errors import ArgumentError, CompileError, UnsupportedError
-from attn_mlir.mlir import LOCK
 from attn_mlir.performance import told
 
 SUFFIX = "zip"
@@ -81,7 +78,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._elsewhere: dict[tuple[Any, ...], repeated_kernels.ShortWay | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
         self._decoded: dict[tuple[Any, ...], repeated_decode.RepeatedDecode | None] = {}
-        self._fews: dict[PartsForm, tuple[few_decode.FewDecode, GpuLaunchPlan] | None] = {}
+        self._few = few_decode.FewKernels()
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.compile_packed: Callable[[int], NvidiaLaunchPlan | None] | None = None
@@ -102,9 +99,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
-        lists = pending_in(inputs) if self._paged else None
-        if lists is not None:
-            lists.start()
+        if self._paged:
+            few_decode.start_lists(inputs)
         key = repeated_kernel.form_of(inputs, layout) if self._chained else repeated_kernel.key_of(inputs, layout) if self._single else None
         results = None if key is None else self._repeated(key, inputs, layout)
         if results is not None:
@@ -258,16 +254,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
         if self._choices.get("arch") != HOPPER.arch:
             return 0
-        index, q, v = cuda.index_of(inputs[0]), inputs[0].shape, inputs[2].shape
-        key = (cuda.current_device() if index < 0 else index, q, v)
-        found = self._segments.get(key)
-        if found is None:
-            if len(self._segments) >= LIMIT:
-                self._segments.clear()
-            measured = q[3] in thresholds.DELTA_KEYS
-            found = delta_segment(self.kernels, v, cuda.device(key[0]).multiprocessors) if measured else 0
-            self._segments[key] = found
-        return found
+        index = cuda.index_of(inputs[0])
+        return kept_segment(self._segments, self.kernels, inputs, cuda.current_device() if index < 0 else index)
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
@@ -294,12 +282,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
         inputs = [self.readable(value, False) if isinstance(value, torch.Tensor) else value for value in inputs]
-        lists = pending_in(inputs) if self._paged else None
-        if lists is not None:
-            made = self._few(lists, inputs, layout, keys)
-            if made is not None:
-                return made
-            lists.start()
+        few = self._few.decoded(self, inputs, layout, keys) if self._paged else None
+        if few is not None:
+            return few
         form = repeated_kernel.form_of(inputs, layout)
         key = (form, keys, self._splits, self._invariant, inputs[1].data_ptr() == inputs[2].data_ptr())  # see `shares_values`
         known = None if form is None else self._decoded.get(key)
@@ -320,42 +305,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
                 self._decoded[key] = short
             return results
 
-    def _few(self, lists: PendingLists, inputs: list[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
-        """What `decode` gives of a few queries by one launch; None where these are not few, or there is no such kernel."""
-        plan, (kernel,) = self.plan(inputs), self.kernels.values()
-        batch, index = len(inputs[kernel.lengths[0]]), cuda.index_of(inputs[0])
-        if self._invariant or self._splits or plan.empty or len(self.host.steps) != 1 or batch != inputs[kernel.over].shape[2]:
-            return None
-        form = self._forms(inputs)[0]
-        if form.gather != BY_ROWS or leaves_rows(inputs[kernel.lengths[0]]) or index < 0:
-            return None
-        heads = inputs[kernel.keys].shape[1]
-        row_blocks = -(-(inputs[kernel.over].shape[1] // heads) // self.blocks_of(form)[0])
-        cut = few_decode.cut_for(heads * batch * row_blocks, row_blocks, keys, self.blocks_of(form)[1], cuda.device(index).multiprocessors)
-        found = None if cut is None else self._few_kernel(form)
-        if found is None or cut is None or not few_decode.sorts(lists, cut, found[0].unit.code.threads):
-            return None
-        with cuda.using(index):
-            return found[0].run(kernel, inputs, plan.steps[0], layout, cut, lists, found[1].start_part)
-
-    def _few_kernel(self, form: PartsForm) -> "tuple[few_decode.FewDecode, GpuLaunchPlan] | None":
-        """The kernel of a few queries, and the program that launches it; lowered at the first call that needs it."""
-        if form not in self._fews:
-            with LOCK:
-                if form not in self._fews:
-                    unit = self._lowered(form, lambda source, choices, pipeline, *_: few_decode.lower_few(source, choices, pipeline))
-                    partial = 0 if unit is None else len(unit.outputs) - len(self.host.steps[0].results)
-                    made = None if unit is None else (few_decode.FewDecode(unit, partial), self.with_units({few_decode.NAME: unit}))
-                    self._fews[form] = made
-        return self._fews[form]
-
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
-        return self._lowered(form, lower_parts)
+        return self.lowered(form, lower_parts)
 
     def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
-        return self._lowered(form, lower_whole)
+        return self.lowered(form, lower_whole)
 
-    def _lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
+    def lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
         """What one of these makes for this GPU; None for rows, functions or heads that a kernel of this form does not know."""
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):

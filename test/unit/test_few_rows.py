@@ -29,7 +29,7 @@ def kernel_of(texts: list[str], columns: int, values: int, row: Any, lse: bool) 
     v = k[..., :values] if values < columns else torch.randn(1, 1, 50, values).half()
     in_pages((q, k, v), draw((1, 32, 1, 3, 50, 0), (1, 16), 1, 3), (1, 16), lse=lse, row=row)
     made: Any = driver.compile_derivative(texts[-1], "cuda", "", [])
-    found = made._few_kernel(PartsForm(columns > 256, BY_ROWS))
+    found = made._few.kernel(made, PartsForm(columns > 256, BY_ROWS))
     assert found is not None
     return found[0]
 
@@ -68,4 +68,3 @@ def test_lists_that_nobody_made_are_told() -> None:
         call._made([])
     pending.is_made = True
     assert call._made([]) == []
-
