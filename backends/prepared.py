@@ -58,7 +58,7 @@ class WantedLists(NamedTuple):
     """Whether nothing but kernels of single queries reads them, which may make pages and what is used themselves."""
 
 
-class PendingLists(Protocol):
+class LaterLists(Protocol):
     """Lists that whoever reads their pages first makes."""
 
     is_made: bool
@@ -84,5 +84,5 @@ class PreparedLists(NamedTuple):
     inverse: Callable[[int, bool], Sequence[Tensor]]
     listing: Callable[[], Tensor]
     wrong: Callable[[bool], tuple[int, int, int] | None] | None
-    pending: PendingLists | None = None
+    pending: LaterLists | None = None
     """Where they are made later: pages and what is used hold nothing before."""

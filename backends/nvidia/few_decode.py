@@ -36,7 +36,7 @@ class FewForm(bytes):
     """Thread blocks of a cluster."""
 
 
-class Cut(NamedTuple):
+class FewCut(NamedTuple):
     """How a call is cut: parts of a sequence's keys, keys of a part, and blocks of a sequence's rows."""
 
     parts: int
@@ -44,7 +44,7 @@ class Cut(NamedTuple):
     row_blocks: int
 
 
-def cut_for(programs: int, row_blocks: int, keys: int, block: int, multiprocessors: int) -> Cut | None:
+def cut_for(programs: int, row_blocks: int, keys: int, block: int, multiprocessors: int) -> FewCut | None:
     """The cut of `programs`, blocks of rows of a head of a sequence, with `keys` each, in blocks; None of more than a few."""
     blocks = max(1, -(-keys // block))
     if programs > thresholds.FEW_PROGRAMS * multiprocessors:
@@ -52,7 +52,7 @@ def cut_for(programs: int, row_blocks: int, keys: int, block: int, multiprocesso
     parts = 1
     while 2 * parts <= min(blocks, thresholds.FEW_PARTS) and 2 * parts * programs <= multiprocessors:
         parts *= 2
-    return Cut(parts, -(-blocks // parts) * block, row_blocks)
+    return FewCut(parts, -(-blocks // parts) * block, row_blocks)
 
 
 def lower_few(source: str, choices: Fields, pipeline: str) -> GpuKernel | None:
@@ -77,7 +77,7 @@ class FewDecode(NamedTuple):
     """Outputs that are partial results."""
 
     def run(
-        self, kernel: KernelGrid, inputs: Sequence[Any], made: ResultShapes, layout: str, cut: Cut, lists: PendingLists, start: Start
+        self, kernel: KernelGrid, inputs: Sequence[Any], made: ResultShapes, layout: str, cut: FewCut, lists: PendingLists, start: Start
     ) -> list[torch.Tensor]:
         """See `gpu.split.SplitDecode.run`."""
         q, k = inputs[kernel.over], inputs[kernel.keys]
@@ -98,7 +98,7 @@ class FewDecode(NamedTuple):
         return results
 
 
-def sorts(lists: PendingLists, cut: Cut, threads: int) -> bool:
+def sorts(lists: PendingLists, cut: FewCut, threads: int) -> bool:
     """Whether thread blocks have room to sort the lists."""
     return 4 * (-(-lists.shapes.blocks // 32) + threads + 32 + cut.length // lists.shapes.keys + 1) <= SORTED_BYTES
 

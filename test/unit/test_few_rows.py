@@ -9,7 +9,7 @@ from amd_tools import needs_host_clang
 from attn_mlir import driver, rows
 from attn_mlir.api import key_pages
 from attn_mlir.backends.gpu.program import BY_ROWS, PartsForm
-from attn_mlir.backends.nvidia.few_decode import Cut, cut_for
+from attn_mlir.backends.nvidia.few_decode import FewCut, cut_for
 from generated_code import complaints
 from key_list_cases import draw
 from test_key_pages import in_pages
@@ -52,12 +52,12 @@ def test_the_kernel(columns: int, values: int, row: Any, texts: list[str]) -> No
 
 def test_cuts() -> None:
     """Clusters fill the GPU, and no part is shorter than a block."""
-    assert cut_for(1, 1, 2048, 128, 132) == Cut(8, 256, 1)
-    assert cut_for(32, 1, 2048, 128, 132) == Cut(4, 512, 1)
-    assert cut_for(64, 1, 2048, 128, 132) == Cut(2, 1024, 1)
-    assert cut_for(132, 2, 2048, 64, 132) == Cut(1, 2048, 2)
-    assert cut_for(1, 1, 100, 128, 132) == Cut(1, 128, 1) and cut_for(1, 1, 1, 64, 132) == Cut(1, 64, 1)
-    assert cut_for(1, 1, 9 * 128, 128, 132) == Cut(8, 256, 1)  # the last parts have no keys
+    assert cut_for(1, 1, 2048, 128, 132) == FewCut(8, 256, 1)
+    assert cut_for(32, 1, 2048, 128, 132) == FewCut(4, 512, 1)
+    assert cut_for(64, 1, 2048, 128, 132) == FewCut(2, 1024, 1)
+    assert cut_for(132, 2, 2048, 64, 132) == FewCut(1, 2048, 2)
+    assert cut_for(1, 1, 100, 128, 132) == FewCut(1, 128, 1) and cut_for(1, 1, 1, 64, 132) == FewCut(1, 64, 1)
+    assert cut_for(1, 1, 9 * 128, 128, 132) == FewCut(8, 256, 1)  # the last parts have no keys
     assert cut_for(10_000, 1, 2048, 128, 132) is None
 
 
