@@ -44,9 +44,10 @@ def delta_segment(kernels: Mapping[str, KernelGrid], v: tuple[int, ...], process
     return best if split(best) < thresholds.DELTA_GAIN * whole else 0
 
 
-def kept_segment(kept: dict[Any, int], kernels: Mapping[str, KernelGrid], inputs: Sequence[Any], index: int) -> int:
-    """That of inputs on a device; what was found is `kept`, by shapes."""
-    q, v = inputs[0].shape, inputs[2].shape
+def kept_segment(kept: dict[Any, int], kernels: Mapping[str, KernelGrid], inputs: Sequence[Any]) -> int:
+    """That of inputs on their device; what was found is `kept`, by shapes."""
+    q, v, index = inputs[0].shape, inputs[2].shape, cuda.index_of(inputs[0])
+    index = cuda.current_device() if index < 0 else index
     key = (index, q, v)
     found = kept.get(key)
     if found is None:

@@ -44,15 +44,17 @@ class FewCut(NamedTuple):
     row_blocks: int
 
 
-def cut_for(programs: int, row_blocks: int, keys: int, block: int, multiprocessors: int) -> FewCut | None:
-    """The cut of `programs`, blocks of rows of a head of a sequence, with `keys` each, in blocks; None of more than a few."""
+def cut_for(programs: int, row_blocks: int, keys: int, block: int, active: Callable[[int], int]) -> FewCut | None:
+    """The cut of `programs`, blocks of rows of a head of a sequence, with `keys` each, in blocks; None of more than a few.
+
+    `active`: how many clusters of so many thread blocks run at a time. All run at once, with the fewest blocks of keys for each.
+    """
     blocks = max(1, -(-keys // block))
-    if programs > thresholds.FEW_PROGRAMS * multiprocessors:
+    able = [n for n in range(1, min(blocks, thresholds.FEW_PARTS) + 1) if programs <= active(n)]
+    if not able:
         return None
-    parts = 1
-    while 2 * parts <= min(blocks, thresholds.FEW_PARTS) and 2 * parts * programs <= multiprocessors:
-        parts *= 2
-    return FewCut(parts, -(-blocks // parts) * block, row_blocks)
+    each = min(-(-blocks // n) for n in able)
+    return FewCut(min(n for n in able if -(-blocks // n) == each), each * block, row_blocks)
 
 
 def lower_few(source: str, choices: Fields, pipeline: str) -> GpuKernel | None:
@@ -98,9 +100,10 @@ class FewDecode(NamedTuple):
         return results
 
 
-def sorts(lists: PendingLists, cut: FewCut, threads: int) -> bool:
+def sorts(lists: PendingLists, threads: int) -> bool:
     """Whether thread blocks have room to sort the lists."""
-    return 4 * (-(-lists.shapes.blocks // 32) + threads + 32 + cut.length // lists.shapes.keys + 1) <= SORTED_BYTES
+    words = max(8 * threads, 2 * -(-lists.shapes.blocks // 32))  # threads have a power of two of them
+    return 4 * (words + 2 * threads + 64) <= SORTED_BYTES
 
 
 class FewKernels:
@@ -130,9 +133,13 @@ class FewKernels:
         form = program.forms(inputs)[0]
         rows, block = program.blocks_of(form)
         row_blocks = -(-(q.shape[1] // heads) // rows)
-        cut = cut_for(heads * len(lengths) * row_blocks, row_blocks, keys, block, cuda.device(index).multiprocessors)
-        found = None if cut is None or form.gather != BY_ROWS else self.kernel(program, form)
-        if found is None or cut is None or not sorts(lists, cut, found[0].unit.code.threads):
+        programs = heads * len(lengths) * row_blocks
+        few = form.gather == BY_ROWS and programs <= thresholds.FEW_PROGRAMS * cuda.device(index).multiprocessors
+        found = self.kernel(program, form) if few else None
+        if found is None or not sorts(lists, found[0].unit.code.threads):
+            return None
+        cut = cut_for(programs, row_blocks, keys, block, found[1].launcher_of(NAME, q).active_clusters)
+        if cut is None:
             return None
         with cuda.using(index):
             return found[0].run(kernel, inputs, plan.steps[0], layout, cut, lists, found[1].start_part)

@@ -166,6 +166,7 @@ class CudaLauncher:
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
         self._forms: dict[Any, LaunchForm] = {}
+        self._active: dict[int, int] = {}
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
@@ -214,6 +215,14 @@ class CudaLauncher:
             counter = torch.zeros(self._words, dtype=torch.int32, device=self._device)
         self.start(self.pack(arguments, stream, counter))
         return copied
+
+    def active_clusters(self, parts: int) -> int:
+        """How many clusters of so many thread blocks the device runs at a time."""
+        found = self._active.get(parts)
+        if found is None:
+            config = cuda.config((parts, 1, 1), self._code.threads, self._code.shared_bytes, 0, parts)
+            found = self._active[parts] = cuda.active_clusters(self._function, config, self.index)
+        return found
 
     def alignment(self, argument: int, element: torch.dtype) -> int:
         """Of how many elements the address and the strides of an argument must be multiples."""

@@ -254,8 +254,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
         if self._choices.get("arch") != HOPPER.arch:
             return 0
-        index = cuda.index_of(inputs[0])
-        return kept_segment(self._segments, self.kernels, inputs, cuda.current_device() if index < 0 else index)
+        return kept_segment(self._segments, self.kernels, inputs)
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
@@ -352,9 +351,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         made.listeners, made._copies = self.listeners, self._copies
         return made
 
+    def launcher_of(self, name: str, tensor: torch.Tensor) -> CudaLauncher:
+        """One of this program's kernels on the device of a tensor."""
+        index = cuda.index_of(tensor)
+        return self._launchers.get((name, index)) or self._load(name, tensor.device, index)
+
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
-        index = cuda.index_of(arguments[0])
-        launcher = self._launchers.get((name, index)) or self._load(name, arguments[0].device, index)
+        launcher = self.launcher_of(name, arguments[0])
         copied = launcher(arguments)
         for number in sorted({0, 1, 2} & set(copied)):
             self._copies.tell(number, tensor_of(arguments[number]))

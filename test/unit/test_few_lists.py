@@ -53,7 +53,7 @@ def made(library: Any, index: torch.Tensor, shapes: ListShapes, parts: int, leng
     sequences = got.used.numel()
     used = torch.full((sequences * parts,), -7, dtype=torch.int32)
     form = got.pending.form + struct.pack("=4iQ", length, 1, 1, parts, used.data_ptr())
-    library.call_few(ctypes.c_char_p(form), sequences * parts, 4 * (shapes.blocks // 32 + 2 * _THREADS + shapes.count + 64))
+    library.call_few(ctypes.c_char_p(form), sequences * parts, 4 * (8 * _THREADS + shapes.blocks // 16 + 2 * _THREADS + 64))
     return got, used.view(sequences, parts)
 
 

@@ -52,13 +52,15 @@ def test_the_kernel(columns: int, values: int, row: Any, texts: list[str]) -> No
 
 def test_cuts() -> None:
     """Clusters fill the GPU, and no part is shorter than a block."""
-    assert cut_for(1, 1, 2048, 128, 132) == FewCut(8, 256, 1)
-    assert cut_for(32, 1, 2048, 128, 132) == FewCut(4, 512, 1)
-    assert cut_for(64, 1, 2048, 128, 132) == FewCut(2, 1024, 1)
-    assert cut_for(132, 2, 2048, 64, 132) == FewCut(1, 2048, 2)
-    assert cut_for(1, 1, 100, 128, 132) == FewCut(1, 128, 1) and cut_for(1, 1, 1, 64, 132) == FewCut(1, 64, 1)
-    assert cut_for(1, 1, 9 * 128, 128, 132) == FewCut(8, 256, 1)  # the last parts have no keys
-    assert cut_for(10_000, 1, 2048, 128, 132) is None
+    active = {1: 132, 2: 66, 3: 42, 4: 31, 5: 24, 6: 20, 7: 16, 8: 14}.__getitem__
+    assert cut_for(1, 1, 2048, 128, active) == FewCut(8, 256, 1)
+    assert cut_for(31, 1, 2048, 128, active) == FewCut(4, 512, 1)
+    assert cut_for(32, 1, 2048, 128, active) == FewCut(3, 768, 1)
+    assert cut_for(64, 1, 2048, 128, active) == FewCut(2, 1024, 1)
+    assert cut_for(132, 2, 2048, 64, active) == FewCut(1, 2048, 2)
+    assert cut_for(1, 1, 100, 128, active) == FewCut(1, 128, 1) and cut_for(1, 1, 1, 64, active) == FewCut(1, 64, 1)
+    assert cut_for(1, 1, 9 * 128, 128, active) == FewCut(5, 256, 1)
+    assert cut_for(133, 1, 2048, 128, active) is None
 
 
 def test_lists_that_nobody_made_are_told() -> None:

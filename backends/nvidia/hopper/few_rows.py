@@ -34,7 +34,7 @@ class FewRows:
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        core.arguments.own = own_arguments(core.kernel)
+        core.arguments.own, core.parts_in_cluster = own_arguments(core.kernel), True
 
     def declarations(self, threads: int) -> list[str]:
         """What all `threads` do first: they make the list ready, and know where everything is."""

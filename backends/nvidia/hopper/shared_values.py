@@ -341,7 +341,7 @@ class _Follower(_Half):
         if op.name == "tile.dot_rescale":
             products.rescale(target, self._handed_over("factor"), vote=True)
         products.begin()
-        weights = SharedOperand("attn::uniform(shared + kWeights)", ROWS * ROW_BYTES)
+        weights = SharedOperand(products.uniform("shared + kWeights"), ROWS * ROW_BYTES)
         products.start(target, weights, right, KEYS, False, False, right.element)
         products.commit()
         products.wait(0, target)
