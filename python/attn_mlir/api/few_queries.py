@@ -29,7 +29,7 @@ MOST = 16
 """Queries of a sequence."""
 _ROWS, _SINGLE_ROWS = 128, 64
 """Of blocks of kernels for several queries, and for single ones."""
-_LONG = 2048
+LONG = 2048
 """Keys of the longest sequence from which on queries become heads: before and after the kernels there are some small operations."""
 Tensor = torch.Tensor
 
@@ -157,7 +157,7 @@ def pays(queries: int, group: int, keys: int = 0) -> bool:
     """Whether blocks of single queries have fewer rows in all than one of several queries has for each head, of so many keys, 0: any."""
     if not 1 < queries <= MOST or group < 2:
         return False
-    return min(_single(queries, group), _folded(queries, group) if not keys or keys >= _LONG else 1 << 30) < _ROWS * group
+    return min(_single(queries, group), _folded(queries, group) if not keys or keys >= LONG else 1 << 30) < _ROWS * group
 
 
 def folds(queries: int, group: int) -> bool:
