@@ -67,12 +67,15 @@ class PackedLaunch:
         self._fill(layout.pack(*[value for _, value in values]), offsets, config)
 
     @classmethod
-    def of(cls, data: bytes, offsets: Sequence[int], config: cuda.Config, addresses: Sequence[tuple[int, int]]) -> "PackedLaunch":
-        """That of packed parameters, but for addresses at some of their offsets."""
+    def of(cls, data: bytes, offsets: Sequence[int], config: cuda.Config, addresses: Sequence[tuple[int, int | bytes]]) -> "PackedLaunch":
+        """That of packed parameters, but for addresses, or bytes of structures, at some of their offsets."""
         made = cls.__new__(cls)
         start = made._fill(data, offsets, config)
         for offset, address in addresses:
-            _ADDRESS.pack_into(made._buffer, start + offset, address)
+            if isinstance(address, int):
+                _ADDRESS.pack_into(made._buffer, start + offset, address)
+            else:
+                made._buffer[start + offset : start + offset + len(address)] = bytes(address)
         return made
 
     def _fill(self, data: bytes, offsets: Sequence[int], config: cuda.Config) -> int:
@@ -104,9 +107,12 @@ class LaunchForm:
 
     def at(self, arguments: Sequence[Any], index: int) -> "PackedLaunch | None":
         """The launch on these tensors; None where one is on another device, has no memory, or lies where the kernel does not read it."""
-        found, lowest = [], 0
+        found, lowest = list[int | bytes](), 0
         for _, number, of_memory, divided in self._places:
             tensor = arguments[number]
+            if isinstance(tensor, bytes):
+                found.append(tensor)
+                continue
             memory = tensor_of(tensor)
             address = (memory if of_memory else tensor).data_ptr()
             if not address or cuda.index_of(memory) != index:
@@ -116,8 +122,8 @@ class LaunchForm:
             found.append(address)
         return None if lowest % 16 else self.placed(found)
 
-    def placed(self, addresses: Sequence[int]) -> "PackedLaunch":
-        """The launch on tensors at these addresses, one for each of `places`."""
+    def placed(self, addresses: Sequence[int | bytes]) -> "PackedLaunch":
+        """The launch on tensors at these addresses, and with these structures, one for each of `places`."""
         found = [(offset, address) for (offset, *_), address in zip(self._places, addresses, strict=True)]
         return PackedLaunch.of(self._bytes, self._offsets, self._config, found)
 
@@ -262,6 +268,8 @@ class CudaLauncher:
     def _form_of(self, arguments: Sequence[Any], stream: int) -> tuple[Any, ...]:
         """What decides about a launch but for addresses."""
         seen = self._seen(arguments, stream)
+        if self._code.grid == FEW:  # the structure has addresses
+            seen[-1] = (arguments[-1].grid, arguments[-1].parts)
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.shape, tensor.stride(), tensor.dtype)
@@ -284,7 +292,9 @@ class CudaLauncher:
         """Keeps what launches on tensors of these shapes have in common, where kernels read them in place."""
         places = []
         for number, (parameter, (_, value)) in enumerate(zip(self._code.parameters, values, strict=True)):
-            if parameter.kind == "pointer":
+            if parameter.kind == "bytes":
+                places.append((number, parameter.argument, False, False))
+            elif parameter.kind == "pointer":
                 places.append((number, parameter.argument, False, parameter.argument in self._aligned))
             elif parameter.kind in (*_MAPPED, _WINDOW):
                 if _ADDRESS.unpack_from(value)[0] != tensor_of(arguments[parameter.argument]).data_ptr() or not cuda.maps_move():
