@@ -20,6 +20,7 @@ from attn_mlir.backends.nvidia.lists.pending import PendingLists, pending_in
 from attn_mlir.backends.nvidia.target import HOPPER
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import leaves_rows
+from attn_mlir.errors import CompileError, UnsupportedError
 from attn_mlir.mlir import LOCK, ir
 from attn_mlir.passes.split_kv import COMBINE
 
@@ -67,7 +68,11 @@ def lower_few(source: str, choices: Fields, pipeline: str) -> GpuKernel | None:
         own.update(own_arguments(function))
         return codegen.emit(function)
 
-    made = lower_parts(source, {**choices, "few": 1, "order": "tiles", "emitter": "hopper"}, pipeline, emit, "NVIDIA", True)
+    choices = {**choices, "few": 1, "order": "tiles", "emitter": "hopper"}
+    try:  # the loop inside of each program: there is one, and less code to wait for
+        made = lower_parts(source, {**choices, "flow": "each"}, pipeline, emit, "NVIDIA", True)
+    except (CompileError, UnsupportedError):
+        made = lower_parts(source, choices, pipeline, emit, "NVIDIA", True)
     return None if made is None or is_sliced(made[0]) else joined(*made, own)
 
 
@@ -92,7 +97,8 @@ class FewDecode(NamedTuple):
         rows = (batch * cut.parts, heads, group)
         partial = [empty((*rows, made.shapes[0][3]), dtype=torch.float32, device=q.device)]
         partial += [empty(rows, dtype=torch.float32, device=q.device) for _ in range(self.partial - 1)]
-        form = FewForm(lists.form + _PLACE.pack(cut.length, group, cut.row_blocks, cut.parts))
+        given = lists.form if thresholds.FEW_AHEAD else lists.form[:-4] + bytes(4)  # how many pages there are that may be brought closer
+        form = FewForm(given + _PLACE.pack(cut.length, group, cut.row_blocks, cut.parts))
         form.grid, form.parts = (batch * cut.row_blocks * cut.parts, heads, 1), cut.parts
         seen = [by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
         start(NAME, [*seen, *partial, *(by_heads(x, heads) for x in results), form], len(results))

@@ -91,21 +91,26 @@ __device__ __forceinline__ int attn_list_part(const AttnLists &f, int *memory, i
 #pragma unroll 1
   for (int i = t; i < (min(last, all) - first) * each; i += T) {  // each thread looks for an entry
     const int place = first + i / each;
-    int low = 0, high = T;
-#pragma unroll 1
-    while (high - low > 1) {
-      const int middle = (low + high) / 2;
-      if (before[middle] <= place)
-        low = middle;
-      else
-        high = middle;
-    }
-    int w = 0, left = place - before[low];
+    int low = 0;
+#pragma unroll
+    for (int step = T > 256 ? 256 : T / 2; step; step /= 2) low += before[min(low + step, T)] <= place ? step : 0;
+    int w = 0, left = place - before[low], at = 0;
     const unsigned *const of_thread = bitmap + low * ((1 << shift) + 1);
-    unsigned word = of_thread[0];
+    unsigned word = 0;
 #pragma unroll 1
-    for (int count; left >= (count = __popc(word)); word = of_thread[++w]) left -= count;
-    const int e = ((low << shift) + w) * 32 + attn_set_bit(word, left);
+    for (int chunk = 0; chunk < 1 << shift; chunk += 8) {
+#pragma unroll
+      for (int n = 0; n < 8; ++n) { // without branches: all words are on their way together
+        const unsigned next = of_thread[chunk + n];
+        const int count = __popc(next);
+        const bool inside = left >= 0 && left < count;
+        word = inside ? next : word;
+        w = inside ? chunk + n : w;
+        at = inside ? left : at;
+        left -= count; // below 0 behind it
+      }
+    }
+    const int e = ((low << shift) + w) * 32 + attn_set_bit(word, at);
     to[i] = f.sequences ? attn_place(f, owner, head, e * each + i % each) : base + e;
   }
   // Keys that are seen: those of blocks before the one that the limit is in, and some of this one.
