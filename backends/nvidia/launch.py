@@ -172,7 +172,8 @@ class CudaLauncher:
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
         self._forms: dict[Any, LaunchForm] = {}
-        self._active: dict[int, int] = {}
+        self.active_clusters = functools.cache(functools.partial(self._active_clusters, (code.threads, code.shared_bytes)))
+        """How many clusters of so many thread blocks the device runs at a time."""
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
@@ -222,13 +223,8 @@ class CudaLauncher:
         self.start(self.pack(arguments, stream, counter))
         return copied
 
-    def active_clusters(self, parts: int) -> int:
-        """How many clusters of so many thread blocks the device runs at a time."""
-        found = self._active.get(parts)
-        if found is None:
-            config = cuda.config((parts, 1, 1), self._code.threads, self._code.shared_bytes, 0, parts)
-            found = self._active[parts] = cuda.active_clusters(self._function, config, self.index)
-        return found
+    def _active_clusters(self, block: tuple[int, int], parts: int) -> int:
+        return cuda.active_clusters(self._function, cuda.config((parts, 1, 1), *block, 0, parts), self.index)
 
     def alignment(self, argument: int, element: torch.dtype) -> int:
         """Of how many elements the address and the strides of an argument must be multiples."""
