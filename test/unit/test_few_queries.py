@@ -83,7 +83,7 @@ def test_queries_as_heads(kind: str, size: int, ways: list[bool], monkeypatch: p
         there, where = (cache, values), {"seqused_k": ints(*KEYS), "block_table": table}
     options = {**where, **LARGEST, **options, "max_q": 16, "return_lse": True, "device": "hip-emulated"}
     wanted = exact((q, k, v), all_keys(len(q)), 200, *how)
-    for least in (2048, 1):
+    for least in (8192, 1):
         monkeypatch.setattr(few_queries, "LONG", least)
         agrees(attention_varlen(q, there[0], there[1], offsets(QUERIES), **options), wanted, 3e-3)
     assert ways == [False, True]
@@ -153,8 +153,11 @@ class TestGpu:
     pytestmark = GPU
 
     @pytest.mark.parametrize("size", [0, 16, 64])
-    def test_numbers(self, heads: tuple[int, int], dim: int, values: int, size: int, ways: list[bool]) -> None:
-        """MLA's heads and others, packed and in pages, and a graph whose lengths change."""
+    def test_numbers(
+        self, heads: tuple[int, int], dim: int, values: int, size: int, ways: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MLA's heads and others, whose queries are heads, packed and in pages, and a graph whose lengths change."""
+        monkeypatch.setattr(few_queries, "LONG", 1)
         q, k, v = (x.half() for x in given(heads, dim, values, behind=0))
         v = k[..., :values] if values < dim else v
         where: dict[str, Any] = {"cu_seqlens_k": offsets(KEYS).cuda()}

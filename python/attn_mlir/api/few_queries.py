@@ -29,8 +29,8 @@ MOST = 16
 """Queries of a sequence."""
 _ROWS, _SINGLE_ROWS = 128, 64
 """Of blocks of kernels for several queries, and for single ones."""
-LONG = 2048
-"""Keys of the longest sequence from which on queries become heads: before and after the kernels there are some small operations."""
+LONG = 8192
+"""Keys of the longest sequence from which on queries become heads: operations around the kernels take some 0.1 ms (an H200, 2026-11-28)."""
 Tensor = torch.Tensor
 
 
@@ -64,7 +64,7 @@ def single_queries(
     owner, limit = limits_of_queries(places, queries, keys)
     if not qkv[0].is_cuda:  # an emulated GPU's, whose offsets are looked at
         read_sequences([*own, *([] if table is None else [table])], sizes, table is not None)
-    if folds(most, group) and not options.states:
+    if folds(most, group) and keys >= LONG and not options.states:
         found = _as_heads(qkv, problem, options, sequences, (most, keys), owner)
         return None if needing_gradient(found.call.values) or not looks_at_scores_alone(found.call.entry.traced.text) else found
     functions = (*options.functions[:4], None if end else options.functions[4], options.functions[5])
