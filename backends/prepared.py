@@ -1,7 +1,7 @@
 """Lists of keys as kernels that read pages take them: what sizes say of them, what is wanted, and what a device or torch makes."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -54,6 +54,17 @@ class WantedLists(NamedTuple):
     shifts: bool = False
     seen: bool = False
     inverse: bool = False
+    later: bool = False
+    """Whether nothing but kernels of single queries reads them, which may make pages and what is used themselves."""
+
+
+class LaterLists(Protocol):
+    """Lists that whoever reads their pages first makes."""
+
+    is_made: bool
+
+    def start(self) -> None:
+        """Starts what makes them, unless that was done."""
 
 
 class PreparedLists(NamedTuple):
@@ -73,3 +84,5 @@ class PreparedLists(NamedTuple):
     inverse: Callable[[int, bool], Sequence[Tensor]]
     listing: Callable[[], Tensor]
     wrong: Callable[[bool], tuple[int, int, int] | None] | None
+    pending: LaterLists | None = None
+    """Where they are made later: pages and what is used hold nothing before."""

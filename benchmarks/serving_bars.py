@@ -184,6 +184,10 @@ def _lists(what: str, times: dict[str, float]) -> None:
 
 
 SINGLE = [
+    (1, 1, 16, 1, 1, 128, 128),
+    (8, 1, 16, 1, 1, 128, 128),
+    (1, 1, 128, 1, 1, 576, 512),
+    (8, 1, 128, 1, 1, 576, 512),
     (1, 256, 16, 1, 1, 128, 128),
     (1, 256, 8, 1, 1, 128, 128),
     (1, 256, 32, 4, 4, 128, 128),
@@ -239,6 +243,7 @@ def few(rounds: int) -> None:
         (4, 2, 128, 1, 576, 512, 32768),
         (4, 4, 128, 1, 576, 512, 32768),
         (8, 4, 32, 8, 128, 128, 32768),
+        (8, 16, 32, 8, 128, 128, 32768),
     ):
         q, k = torch.randn(batch * queries, heads, columns, **_BF16), torch.randn(batch * keys, kv_heads, columns, **_BF16)
         v = k[..., :values] if values < columns else torch.randn_like(k)

@@ -1,5 +1,7 @@
 """The arguments of a kernel as parameters of its C++ function, made when they are first used."""
 
+from collections.abc import Callable
+
 from attn_mlir.backends.gpu.kernel import RAGGED_ROWS, KernelParameter
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.gpu.scalars import Names
@@ -32,6 +34,8 @@ class Arguments:
         names = Names(_TAKEN)
         self.names = [names.fresh(name if name[:1].isalpha() else f"arg_{name}") for name in argument_names(block)]
         self._parameters: dict[str, tuple[KernelParameter, str]] = {}
+        self.own: dict[int, str] = {}
+        """Arguments that a kernel makes itself: variables, by the arguments' numbers."""
         self._packs: dict[ir.Value, tuple[ir.Value, int]] = {}
         facts = ir.DictAttr(kernel.attributes["tile.kernel"]) if "tile.kernel" in kernel.attributes else {}
         self._ragged = frozenset(ir.DenseI64ArrayAttr(facts["ragged"])) if "ragged" in facts else frozenset[int]()
@@ -146,6 +150,23 @@ class Arguments:
         offsets += indices[-1:] if align else []
         return f"{self.pointer(value, align)}[{' + '.join(offsets) or '0'}]"
 
+    def structure(self, name: str, type_: str) -> str:
+        """A structure, which is the last argument, after the kernel's own, as bytes."""
+        return self._add(name, KernelParameter("bytes", len(self.values)), f"const __grid_constant__ {type_} {name}")
+
+    def own_declarations(self, stride: Callable[[str, int], str]) -> list[str]:
+        """Declarations of what is read of `own` arguments; `stride` tells those of a variable. Raises UnsupportedError for their sizes."""
+        lines = []
+        for name, (parameter, _) in self._parameters.items():
+            variable = self.own.get(parameter.argument)
+            if variable is None:
+                continue
+            if parameter.kind not in ("pointer", "stride"):
+                raise UnsupportedError(f"kernels that make {variable} themselves do not know its {parameter.kind}")
+            is_pointer = parameter.kind == "pointer"
+            lines.append(f"auto &{name} = {variable};" if is_pointer else f"const long long {name} = {stride(variable, parameter.dim)};")
+        return lines
+
     def _add(self, name: str, parameter: KernelParameter, declaration: str) -> str:
         self._parameters.setdefault(name, (parameter, declaration))
         return name
@@ -159,8 +180,9 @@ class Arguments:
         return tuple(parameter for parameter, _ in self._sorted())
 
     def _sorted(self) -> list[tuple[KernelParameter, str]]:
-        order = ("descriptor", "packed", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks")
-        return sorted(self._parameters.values(), key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))
+        order = ("descriptor", "packed", "ragged", "window", "pointer", "counter", "size", "stride", "scalar", "blocks", "bytes")
+        taken = [item for item in self._parameters.values() if item[0].argument not in self.own]
+        return sorted(taken, key=lambda item: (order.index(item[0].kind), item[0].argument, item[0].dim))
 
 
 def _viewed(value: ir.Value, dim: int = 0) -> tuple[ir.Value, int]:

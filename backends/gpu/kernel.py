@@ -9,6 +9,8 @@ from typing import Any
 
 from attn_mlir.backends import plain
 
+FEW = "few"
+"""A grid of `KernelCode`: the last argument tells, as `grid` and `parts`, of which a cluster has so many."""
 RAGGED_ROWS = 1 << 30
 """Rows of the description of a ragged view for a copy engine, which must not begin in front of the tensor."""
 
@@ -27,7 +29,8 @@ class KernelParameter:
     neighbouring heads at each position; "window", one of the last four dimensions of a tensor, or of fewer with ones in front, whose boxes
     have columns of the last dimension and rows of dimension `dim`, counted from behind it, in the order columns, rows, then the others from
     the last one on, or zeros where the copy engine cannot read the tensor; "counter", the address of an int32 that is zero at the start,
-    and that the kernel leaves zero, or of as many as `box` has columns; "blocks", how many blocks of rows the grid has.
+    and that the kernel leaves zero, or of as many as `box` has columns; "blocks", how many blocks of rows the grid has;
+    "bytes", a structure, whose bytes the argument is.
     `type` is the C type of what is passed by value: "int", "long long", "float" or "double".
     """
 
@@ -45,7 +48,7 @@ class KernelCode:
     """The generated source of one kernel.
 
     `grid`: "tiles", one thread block per block of rows (x), head (y) and batch (z) of the argument that `tile.kernel` names;
-    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer. `cluster`: so many thread blocks run a
+    "persistent", `occupancy` for each of the GPU's multiprocessors, or tiles if there are fewer; FEW. `cluster`: so many blocks run a
     tile together.
     `language`: "cuda", "hip" or "tilelang" (then `source` is the CUDA that TileLang made, and `program` the TileLang program).
     """

@@ -70,6 +70,8 @@ def value_of(parameter: KernelParameter, arguments: Sequence[Any], blocks: int, 
             return form, fitting(arguments[parameter.argument].shape[parameter.dim], form)
         case "stride":
             return form, fitting(arguments[parameter.argument].stride(parameter.dim), form)
+        case "bytes":
+            return f"{len(arguments[parameter.argument])}s", bytes(arguments[parameter.argument])
         case "scalar":
             return form, fitting(arguments[parameter.argument], form)
     raise CompileError(f"parameters of the kind '{parameter.kind}' have no value here")

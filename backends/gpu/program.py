@@ -67,6 +67,11 @@ class GpuLaunchPlan(LaunchPlan):
         check_pages(inputs[number] for number in self._paged)
         return super().run(inputs, layout)
 
+    @property
+    def has_work(self) -> bool:
+        """Whether callers said how keys of single queries are seen in parts, see `with_work`."""
+        return bool(self._splits or self._invariant)
+
     def launch(self, step: HostStep, operands: list[Any], made: ResultShapes, plan: RunPlan, layout: str) -> list[torch.Tensor]:
         unit = self.units[step.kernel]
         described = unit.pairs
@@ -119,7 +124,7 @@ class GpuLaunchPlan(LaunchPlan):
         inputs = [self.readable(value, False) if isinstance(value, torch.Tensor) else value for value in inputs]
         plan = self.plan(inputs)
         split_up, form, found = not plan.empty and len(self.host.steps) == 1, PartsForm(False, False), None
-        for form in self._forms(inputs) if split_up else ():
+        for form in self.forms(inputs) if split_up else ():
             found = self._split(form)
             if found is not None:
                 break
@@ -147,7 +152,7 @@ class GpuLaunchPlan(LaunchPlan):
         found = [split.run(kernel, seen, made, layout, cut, program.start_part) for seen, made in sliced_calls(split.parts, inputs, made)]
         return joined(found, made)
 
-    def _forms(self, inputs: Sequence[Any]) -> list[PartsForm]:
+    def forms(self, inputs: Sequence[Any]) -> list[PartsForm]:
         """The kernels of parts that see these keys, the best first."""
         sizes = [inputs[number].shape[2] for number in self._paged]
         shared = (True, False) if self.shares_values(inputs) else (False,)

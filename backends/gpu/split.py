@@ -153,7 +153,7 @@ class WholeDecode:
         results = _results(self.unit, kernel, inputs, made, layout)
         work = list_of_whole(len(inputs[kernel.lengths[0]]), q.shape[1] // heads, self.unit.kernel.block_q, q.device)
         views = [Ragged(value) if n in self.unit.kernel.ragged else value for n, value in enumerate(_seen(kernel, inputs, heads))]
-        start(WHOLE, [*views, *(_by_heads(x, heads) for x in results), work], len(results))
+        start(WHOLE, [*views, *(by_heads(x, heads) for x in results), work], len(results))
         return results
 
 
@@ -187,7 +187,7 @@ class SplitDecode:
         seen = _seen(kernel, inputs, heads)
         views = [Ragged(value) if number in self.parts.kernel.ragged else value for number, value in enumerate(seen)]
         start(PARTS, [*views, *partial, lists[0]], len(partial))
-        start(COMBINE, [*seen, *partial, *(_by_heads(x, heads) for x in results), lists[1]], len(results))
+        start(COMBINE, [*seen, *partial, *(by_heads(x, heads) for x in results), lists[1]], len(results))
         return results
 
 
@@ -205,9 +205,9 @@ def _results(unit: GpuKernel, kernel: KernelGrid, inputs: Sequence[Any], made: R
 
 def _seen(kernel: KernelGrid, inputs: Sequence[Any], heads: int) -> list[Any]:
     """The inputs, with heads of a group as rows."""
-    return [_by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
+    return [by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
 
 
-def _by_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
-    """[1, Hq, T, ...] as [T, Hkv, group, ...]."""
+def by_heads(tensor: torch.Tensor, heads: int) -> torch.Tensor:
+    """A tensor [1, Hq, T, ...] as [T, Hkv, group, ...]."""
     return tensor[0].unflatten(0, (heads, -1)).movedim(2, 0)

@@ -210,6 +210,20 @@ def config(grid: tuple[int, int, int], threads: int, shared_bytes: int, stream: 
     return made
 
 
+def active_clusters(function: int, config: Config, index: int) -> int:
+    """How many clusters of a kernel, as `config` launches it, a device runs at a time; thread blocks where these have no clusters."""
+    found = ctypes.c_int()
+    with inside_context(index), relaxed():
+        if config.count:
+            arguments = ctypes.byref(found), ctypes.c_void_p(function), ctypes.byref(config)
+            check(library().cuOccupancyMaxActiveClusters(*arguments), "asking how many clusters run at a time")
+            return found.value
+        threads, memory = ctypes.c_int(config.block.x), ctypes.c_size_t(config.shared_bytes)
+        blocks = library().cuOccupancyMaxActiveBlocksPerMultiprocessor(ctypes.byref(found), ctypes.c_void_p(function), threads, memory)
+        check(blocks, "asking how many thread blocks run at a time")
+    return found.value * device(index).multiprocessors
+
+
 @cache
 def launcher() -> Any:
     """`cuLaunchKernelEx` of the addresses of a `Config` and of an array of pointers to parameters, the function between them."""

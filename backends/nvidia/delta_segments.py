@@ -5,10 +5,12 @@ zero, from the identity without values, and from the states that a scan over seg
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from attn_mlir.backends.host import KernelGrid
-from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia import cuda, thresholds
+from attn_mlir.backends.nvidia.launch import LIMIT
 from attn_mlir.backends.segments import SHORTEST, UNIT
 
 _POSITIONS = 64
@@ -40,3 +42,17 @@ def delta_segment(kernels: Mapping[str, KernelGrid], v: tuple[int, ...], process
     sizes = [UNIT << power for power in range(length.bit_length()) if UNIT << power < length]
     best = min(reversed(sizes), key=split)
     return best if split(best) < thresholds.DELTA_GAIN * whole else 0
+
+
+def kept_segment(kept: dict[Any, int], kernels: Mapping[str, KernelGrid], inputs: Sequence[Any]) -> int:
+    """That of inputs on their device; what was found is `kept`, by shapes."""
+    q, v, index = inputs[0].shape, inputs[2].shape, cuda.index_of(inputs[0])
+    index = cuda.current_device() if index < 0 else index
+    key = (index, q, v)
+    found = kept.get(key)
+    if found is None:
+        if len(kept) >= LIMIT:
+            kept.clear()
+        measured = q[3] in thresholds.DELTA_KEYS
+        found = kept[key] = delta_segment(kernels, v, cuda.device(index).multiprocessors) if measured else 0
+    return found

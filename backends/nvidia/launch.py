@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attn_mlir.backends.gpu.kernel import KernelCode, KernelParameter
+from attn_mlir.backends.gpu.kernel import FEW, KernelCode, KernelParameter
 from attn_mlir.backends.gpu.packed import Ragged, extents_of, tensor_of
 from attn_mlir.backends.gpu.packing import aligned_copy, grid_of, is_aligned, value_of
 from attn_mlir.backends.host import KernelGrid
@@ -49,7 +49,7 @@ def _layout(forms: tuple[str, ...]) -> tuple[struct.Struct, tuple[int, ...]]:
     offsets, end, text = [], 0, "="
     for form in forms:
         size = cuda.MAP_BYTES if form == "map" else struct.calcsize(form)
-        gap = -end % (cuda.MAP_ALIGNMENT if form == "map" else size)
+        gap = -end % (cuda.MAP_ALIGNMENT if form == "map" else min(size, 8))
         text += f"{gap}x{cuda.MAP_BYTES}s" if form == "map" else f"{gap}x{form}"
         offsets.append(end + gap)
         end += gap + size
@@ -67,12 +67,15 @@ class PackedLaunch:
         self._fill(layout.pack(*[value for _, value in values]), offsets, config)
 
     @classmethod
-    def of(cls, data: bytes, offsets: Sequence[int], config: cuda.Config, addresses: Sequence[tuple[int, int]]) -> "PackedLaunch":
-        """That of packed parameters, but for addresses at some of their offsets."""
+    def of(cls, data: bytes, offsets: Sequence[int], config: cuda.Config, addresses: Sequence[tuple[int, int | bytes]]) -> "PackedLaunch":
+        """That of packed parameters, but for addresses, or bytes of structures, at some of their offsets."""
         made = cls.__new__(cls)
         start = made._fill(data, offsets, config)
         for offset, address in addresses:
-            _ADDRESS.pack_into(made._buffer, start + offset, address)
+            if isinstance(address, int):
+                _ADDRESS.pack_into(made._buffer, start + offset, address)
+            else:
+                made._buffer[start + offset : start + offset + len(address)] = bytes(address)
         return made
 
     def _fill(self, data: bytes, offsets: Sequence[int], config: cuda.Config) -> int:
@@ -104,9 +107,12 @@ class LaunchForm:
 
     def at(self, arguments: Sequence[Any], index: int) -> "PackedLaunch | None":
         """The launch on these tensors; None where one is on another device, has no memory, or lies where the kernel does not read it."""
-        found, lowest = [], 0
+        found, lowest = list[int | bytes](), 0
         for _, number, of_memory, divided in self._places:
             tensor = arguments[number]
+            if isinstance(tensor, bytes):
+                found.append(tensor)
+                continue
             memory = tensor_of(tensor)
             address = (memory if of_memory else tensor).data_ptr()
             if not address or cuda.index_of(memory) != index:
@@ -116,8 +122,8 @@ class LaunchForm:
             found.append(address)
         return None if lowest % 16 else self.placed(found)
 
-    def placed(self, addresses: Sequence[int]) -> "PackedLaunch":
-        """The launch on tensors at these addresses, one for each of `places`."""
+    def placed(self, addresses: Sequence[int | bytes]) -> "PackedLaunch":
+        """The launch on tensors at these addresses, and with these structures, one for each of `places`."""
         found = [(offset, address) for (offset, *_), address in zip(self._places, addresses, strict=True)]
         return PackedLaunch.of(self._bytes, self._offsets, self._config, found)
 
@@ -153,7 +159,7 @@ class CudaLauncher:
         self._device = device
         self._function = cuda.load_function(binary.code, code.entry, code.shared_bytes, index)
         self._launch = cuda.launcher()
-        numbers = {p.argument for p in code.parameters if p.kind == "scalar"}
+        numbers = {p.argument for p in code.parameters if p.kind in ("scalar", "bytes")}
         self._numbers = tuple(sorted(numbers))
         self._tensors = tuple(
             sorted({p.argument for p in code.parameters if p.argument >= 0} - numbers | {kernel.over} | ({kernel.sequences} - {-1}))
@@ -166,6 +172,8 @@ class CudaLauncher:
         """Whether the kernel has a counter, which a CUDA graph must not share with other launches."""
         self._packed: dict[Any, PackedLaunch | tuple[int, ...]] = {}
         self._forms: dict[Any, LaunchForm] = {}
+        self.active_clusters = functools.cache(functools.partial(self._active_clusters, (code.threads, code.shared_bytes)))
+        """How many clusters of so many thread blocks the device runs at a time."""
 
     def __call__(self, arguments: Sequence[Any]) -> tuple[int, ...]:
         """Launches the kernel on the arguments of its tile function: tensors and numbers, outputs, for "pairs" the keys of a chunk.
@@ -215,6 +223,9 @@ class CudaLauncher:
         self.start(self.pack(arguments, stream, counter))
         return copied
 
+    def _active_clusters(self, block: tuple[int, int], parts: int) -> int:
+        return cuda.active_clusters(self._function, cuda.config((parts, 1, 1), *block, 0, parts), self.index)
+
     def alignment(self, argument: int, element: torch.dtype) -> int:
         """Of how many elements the address and the strides of an argument must be multiples."""
         return 16 // element.itemsize if argument in self.tiled else self._aligned.get(argument, 1)
@@ -233,7 +244,7 @@ class CudaLauncher:
         if moved is not None:
             return moved
         own = counter is None
-        grid, blocks = self._grid(self._extents(arguments))
+        grid, blocks = (arguments[-1].grid, 1) if self._code.grid == FEW else self._grid(self._extents(arguments))
         code = self._code
         if self.counts and counter is None:
             counter = _counter(self.index, stream, self._device)
@@ -244,7 +255,8 @@ class CudaLauncher:
             ("map", _map(arguments[p.argument], p)) if p.kind in (*_MAPPED, _WINDOW) else value_of(p, arguments, blocks, address)
             for p in code.parameters
         ]
-        config = cuda.config(grid, code.threads, code.shared_bytes, stream, code.cluster, code.early)
+        cluster = arguments[-1].parts if code.grid == FEW else code.cluster
+        config = cuda.config(grid, code.threads, code.shared_bytes, stream, cluster, code.early)
         if own:
             self._keep(arguments, stream, values, config)
         return PackedLaunch(values, config)
@@ -252,6 +264,8 @@ class CudaLauncher:
     def _form_of(self, arguments: Sequence[Any], stream: int) -> tuple[Any, ...]:
         """What decides about a launch but for addresses."""
         seen = self._seen(arguments, stream)
+        if self._code.grid == FEW:  # the structure has addresses
+            seen[-1] = (arguments[-1].grid, arguments[-1].parts)
         for i in self._tensors:
             tensor = arguments[i]
             seen += (tensor.shape, tensor.stride(), tensor.dtype)
@@ -274,7 +288,9 @@ class CudaLauncher:
         """Keeps what launches on tensors of these shapes have in common, where kernels read them in place."""
         places = []
         for number, (parameter, (_, value)) in enumerate(zip(self._code.parameters, values, strict=True)):
-            if parameter.kind == "pointer":
+            if parameter.kind == "bytes":
+                places.append((number, parameter.argument, False, False))
+            elif parameter.kind == "pointer":
                 places.append((number, parameter.argument, False, parameter.argument in self._aligned))
             elif parameter.kind in (*_MAPPED, _WINDOW):
                 if _ADDRESS.unpack_from(value)[0] != tensor_of(arguments[parameter.argument]).data_ptr() or not cuda.maps_move():

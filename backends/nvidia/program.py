@@ -21,6 +21,7 @@ from attn_mlir.backends.nvidia import (
     background,
     codegen,
     cuda,
+    few_decode,
     narrow_windows,
     pipeline,
     repeated_decode,
@@ -33,7 +34,7 @@ from attn_mlir.backends.nvidia import (
 )
 from attn_mlir.backends.nvidia.compile import Cubin, compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import describe, own_memory, pack, packed_semaphores, single_kernel, spilled
-from attn_mlir.backends.nvidia.delta_segments import delta_segment
+from attn_mlir.backends.nvidia.delta_segments import kept_segment
 from attn_mlir.backends.nvidia.launch import LIMIT, CudaLauncher
 from attn_mlir.backends.nvidia.overlap import overlapped
 from attn_mlir.backends.nvidia.passes.slice_values import NvidiaSliceValues, wide_blocks
@@ -79,6 +80,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._elsewhere: dict[tuple[Any, ...], repeated_kernels.ShortWay | None] = {}
         """By what `form_of` gives: what inputs of the same shapes elsewhere are run by."""
         self._decoded: dict[tuple[Any, ...], repeated_decode.RepeatedDecode | None] = {}
+        self._few = few_decode.FewKernels()
         self.compile_longer: Callable[[int], NvidiaLaunchPlan] | None = None
         """Compiles the same function for at least so many keys, where schedules say that another one is better for them."""
         self.compile_packed: Callable[[int], NvidiaLaunchPlan | None] | None = None
@@ -99,6 +101,8 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         self._longer = min((int(unit.schedule["longer"]) for unit in units.values() if "longer" in unit.schedule), default=0)
 
     def run(self, inputs: Sequence[Any], layout: str = "bhsd") -> list[torch.Tensor]:
+        if self._paged:
+            few_decode.start_lists(inputs)
         key = repeated_kernel.form_of(inputs, layout) if self._chained else repeated_kernel.key_of(inputs, layout) if self._single else None
         results = None if key is None else self._repeated(key, inputs, layout)
         if results is not None:
@@ -252,16 +256,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
         if self._choices.get("arch") != HOPPER.arch:
             return 0
-        index, q, v = cuda.index_of(inputs[0]), inputs[0].shape, inputs[2].shape
-        key = (cuda.current_device() if index < 0 else index, q, v)
-        found = self._segments.get(key)
-        if found is None:
-            if len(self._segments) >= LIMIT:
-                self._segments.clear()
-            measured = q[3] in thresholds.DELTA_KEYS
-            found = delta_segment(self.kernels, v, cuda.device(key[0]).multiprocessors) if measured else 0
-            self._segments[key] = found
-        return found
+        return kept_segment(self._segments, self.kernels, inputs)
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
@@ -288,6 +283,9 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
 
     def decode(self, inputs: Sequence[Any], layout: str, keys: int) -> list[torch.Tensor] | None:
         inputs = [self.readable(value, False) if isinstance(value, torch.Tensor) else value for value in inputs]
+        few = self._few.decoded(self, inputs, layout, keys) if self._paged else None
+        if few is not None:
+            return few
         form = repeated_kernel.form_of(inputs, layout)
         key = (form, keys, self._splits, self._invariant, inputs[1].data_ptr() == inputs[2].data_ptr())  # see `shares_values`
         known = None if form is None else self._decoded.get(key)
@@ -309,12 +307,12 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
             return results
 
     def lower_parts(self, form: PartsForm = WHOLE_ROWS) -> tuple[GpuKernel, GpuKernel] | None:
-        return self._lowered(form, lower_parts)
+        return self.lowered(form, lower_parts)
 
     def lower_whole(self, form: PartsForm = WHOLE_ROWS) -> GpuKernel | None:
-        return self._lowered(form, lower_whole)
+        return self.lowered(form, lower_whole)
 
-    def _lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
+    def lowered(self, form: PartsForm, lower: Callable[..., _UnitsT | None]) -> _UnitsT | None:
         """What one of these makes for this GPU; None for rows, functions or heads that a kernel of this form does not know."""
         wide, choices = self._choices.get("arch") == HOPPER.arch, self.choices_of(form)
         if not wide and any((argument.shape or (0,))[-1] > MAX_COLUMNS for argument in self.host.arguments[:3]):
@@ -355,9 +353,13 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         made.listeners, made._copies = self.listeners, self._copies
         return made
 
+    def launcher_of(self, name: str, tensor: torch.Tensor) -> CudaLauncher:
+        """One of this program's kernels on the device of a tensor."""
+        index = cuda.index_of(tensor)
+        return self._launchers.get((name, index)) or self._load(name, tensor.device, index)
+
     def start_part(self, name: str, arguments: list[Any], outputs: int) -> None:
-        index = cuda.index_of(arguments[0])
-        launcher = self._launchers.get((name, index)) or self._load(name, arguments[0].device, index)
+        launcher = self.launcher_of(name, arguments[0])
         copied = launcher(arguments)
         for number in sorted({0, 1, 2} & set(copied)):
             self._copies.tell(number, tensor_of(arguments[number]))

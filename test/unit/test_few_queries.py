@@ -70,6 +70,33 @@ def test_emulated_amd(kind: str, size: int, ways: list[bool]) -> None:
 
 
 @needs_host_clang
+@pytest.mark.parametrize("size", [0, 16])
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_queries_as_heads(kind: str, size: int, ways: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 16 queries for each head of a group of 4, which would be more blocks as single ones; only where there are keys enough."""
+    q, k, v = (x.half() for x in given((8, 2), behind=0 if size else 2))
+    options, how = KINDS[kind]
+    where: dict[str, Any] = {"cu_seqlens_k": offsets(KEYS)}
+    there = k, v
+    if size:
+        (cache, table), (values, _) = (in_pages(x, KEYS, size) for x in (k, v))
+        there, where = (cache, values), {"seqused_k": ints(*KEYS), "block_table": table}
+    options = {**where, **LARGEST, **options, "max_q": 16, "return_lse": True, "device": "hip-emulated"}
+    wanted = exact((q, k, v), all_keys(len(q)), 200, *how)
+    for least in (8192, 1):
+        monkeypatch.setattr(few_queries, "LONG", least)
+        agrees(attention_varlen(q, there[0], there[1], offsets(QUERIES), **options), wanted, 3e-3)
+    assert ways == [False, True]
+
+
+def test_what_pays() -> None:
+    """Groups of 4: up to 7 queries are fewer blocks as single ones, but fewer still as heads; as many blocks are left as they are."""
+    assert few_queries.pays(7, 4) and few_queries.folds(7, 4) and not few_queries.pays(16, 4, 100) and few_queries.pays(16, 4, 1 << 15)
+    assert few_queries.pays(4, 128) and not few_queries.folds(4, 128) and not few_queries.pays(1, 4) and not few_queries.pays(2, 1)
+    assert not few_queries.pays(17, 4, 1 << 15)
+
+
+@needs_host_clang
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)], ids=str)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_short_sequences_side_by_side(kind: str, heads: tuple[int, int], ways: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,8 +153,11 @@ class TestGpu:
     pytestmark = GPU
 
     @pytest.mark.parametrize("size", [0, 16, 64])
-    def test_numbers(self, heads: tuple[int, int], dim: int, values: int, size: int, ways: list[bool]) -> None:
-        """MLA's heads and others, packed and in pages, and a graph whose lengths change."""
+    def test_numbers(
+        self, heads: tuple[int, int], dim: int, values: int, size: int, ways: list[bool], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """MLA's heads and others, whose queries are heads, packed and in pages, and a graph whose lengths change."""
+        monkeypatch.setattr(few_queries, "LONG", 1)
         q, k, v = (x.half() for x in given(heads, dim, values, behind=0))
         v = k[..., :values] if values < dim else v
         where: dict[str, Any] = {"cu_seqlens_k": offsets(KEYS).cuda()}

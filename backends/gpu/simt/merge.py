@@ -35,20 +35,20 @@ def _threads(kernel: ir.Operation, wave: int) -> int:
     return wave * (1 if ir.RankedTensorType(sums.results[0].type).shape[1] <= MAX_COLUMNS else _WAVES)
 
 
-def emit_merge(kernel: ir.Operation, dialect: Dialect) -> KernelCode:
-    """The source of a scheduled kernel."""
-    return _Merge(kernel, dialect).emit()
+def emit_merge(kernel: ir.Operation, dialect: Dialect, threads: int = 0) -> KernelCode:
+    """The source of a scheduled kernel; `threads` have a row, 0: as many as is planned."""
+    return _Merge(kernel, dialect, threads).emit()
 
 
 class _Merge:
     """Prints one kernel. Row values are the same in all lanes; the accumulator is `acc`, an element for each of a lane's columns."""
 
-    def __init__(self, kernel: ir.Operation, dialect: Dialect) -> None:
+    def __init__(self, kernel: ir.Operation, dialect: Dialect, threads: int = 0) -> None:
         self.kernel, self.dialect = kernel, dialect
         self.print = RowPrinter(kernel, 1, 1, dialect)
         (self.loop,), (self.sums,) = find_all(kernel, "scf.for"), find_all(kernel, *_SUMS)
         self.columns = ir.RankedTensorType(self.sums.results[0].type).shape[1]
-        self.threads = _threads(kernel, dialect.wave)
+        self.threads = threads or _threads(kernel, dialect.wave)
         self.each = -(-self.columns // self.threads)
 
     def emit(self) -> KernelCode:

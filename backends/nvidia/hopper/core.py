@@ -34,8 +34,15 @@ class Core(PrinterCore[Tile]):
         self._products: dict[str, str] = {}
         self.cluster = 1
         """How many thread blocks of a cluster share the columns of q, k, v and o; types have those of one."""
+        self.parts_in_cluster = False
+        """Whether thread blocks of a cluster have parts of the keys (`few_rows`)."""
         self.seeds: dict[str, str] = {}
         """What was read before loops: names of the numbers of dropout, by their expressions."""
+
+    @property
+    def in_cluster(self) -> bool:
+        """Whether addresses in shared memory have the rank of a thread block."""
+        return self.cluster > 1 or self.parts_in_cluster
 
     def extract(self, op: ir.Operation, indices: list[str]) -> str:
         """An element of a tile at this thread's position: `c`, `e` and `h` are in scope (`h` alone for rows)."""

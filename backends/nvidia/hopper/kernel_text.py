@@ -1,5 +1,7 @@
 """Puts the text of a kernel together."""
 
+from collections.abc import Sequence
+
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.unread import without_unread
 from attn_mlir.backends.nvidia.device_helpers import text_of
@@ -13,10 +15,13 @@ def header(*more: str) -> str:
     return text_of(*(f"hopper/{name}" for name in ("attn_wgmma.cuh", "attn_hopper.cuh", "attn_rows.cuh", *more)))
 
 
-def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers: str, occupancy: int = 1, places: str = "") -> str:
+def function_source(
+    core: Core, layout: SharedAllocator, threads: int, *helpers: str, occupancy: int = 1, places: str = "", first: Sequence[str] = ()
+) -> str:
     """A whole CUDA file: the header and those of these names, the instructions that are used, and the function around the roles' text.
 
     `occupancy`: thread blocks of so many `threads` on a multiprocessor. `places`: names with values that are known at the start.
+    `first`: what all threads do before they have roles.
     """
     name = ir.StringAttr(core.kernel.attributes["sym_name"]).value
     declared = ",\n".join(f"    {text}" for text in core.arguments.declarations())
@@ -31,6 +36,7 @@ def function_source(core: Core, layout: SharedAllocator, threads: int, *helpers:
         *(f"    {text}" for text in layout.initialisation()),
         "  }",
         "  __syncthreads();" if core.cluster == 1 else "  attn::cluster_sync();",  # no role meets an mbarrier before it is initialised
+        *(f"  {text}" for text in first),
     ]
     return "\n".join(
         [header(*helpers), core.instructions(), core.scalars.helper_source(), *lines, *without_unread(core.writer.lines), "}", ""]

@@ -74,7 +74,7 @@ def _plan_rows(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     if (dropout := choices.get("dropout", "own")) not in ("lanes", "own"):
         raise UnsupportedError(f"in a schedule dropout is 'lanes' or 'own', not {dropout!r}")
     flow, able = _flow(kernel), _abilities(kernel)
-    fields.update({name: choices[name] for name in ("windows", "gather") if name in choices})
+    fields.update({name: choices[name] for name in ("windows", "gather", "few") if name in choices})
     if choices.get("gather") and warpgroups in GATHERING and (warpgroups == 1 or choices["gather"] == BY_ROWS):
         fields |= dict(zip(("consumer_registers", "producer_registers"), GATHERING[warpgroups], strict=True))
     if wide:

@@ -16,11 +16,11 @@ class WgmmaProducts:
     def left(self, tile: SharedTile) -> SharedOperand:
         """Operand A of this warpgroup: its own 64 rows of a tile whose columns run along K."""
         address = tile.address if tile.rows == ROWS else f"{tile.address} + warpgroup * {ROWS * ROW_BYTES}"
-        return SharedOperand(self._uniform(address), tile.atom_bytes)
+        return SharedOperand(self.uniform(address), tile.atom_bytes)
 
-    def _uniform(self, address: str) -> str:
+    def uniform(self, address: str) -> str:
         """An address in shared memory, known to be the same in a warp; descriptors have no room for the rank in a cluster."""
-        return f"attn::uniform({address})" if self.core.cluster == 1 else f"attn::uniform(attn::without_rank({address}))"
+        return f"attn::uniform({address})" if not self.core.in_cluster else f"attn::uniform(attn::without_rank({address}))"
 
     def start(
         self,
@@ -43,7 +43,7 @@ class WgmmaProducts:
             raise UnsupportedError(f"hopper: a product has {b.rows} columns, its tile {to.columns}")
         if to.columns > 256:
             raise UnsupportedError(f"hopper: a product has up to 256 columns, not {to.columns}")
-        right = SharedOperand(self._uniform(b.address), b.atom_bytes, mn_major=not transpose_b, beside=beside)
+        right = SharedOperand(self.uniform(b.address), b.atom_bytes, mn_major=not transpose_b, beside=beside)
         left_form = "registers" if isinstance(a, str) else "shared"
         transpose_a = not isinstance(a, str) and a.mn_major
         core.uses("", to.columns, left_form, element, not transpose_b, transpose_a)

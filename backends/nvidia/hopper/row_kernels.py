@@ -5,6 +5,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.structure import body, chains, holds, operations
 from attn_mlir.backends.nvidia.hopper.consumer import Consumer
 from attn_mlir.backends.nvidia.hopper.core import Core
+from attn_mlir.backends.nvidia.hopper.few_rows import FewRows
 from attn_mlir.backends.nvidia.hopper.flat import Flat
 from attn_mlir.backends.nvidia.hopper.flat_state import FlatSchedule
 from attn_mlir.backends.nvidia.hopper.gathered_rows import HEADER as GATHER_HEADER
@@ -48,6 +49,8 @@ class RowsKernel:
             self.memory.widened = WidenedRings(self.core, self.memory.layout, int(schedule["widen"]), many, ahead)
         self.programs = TileScheduler(self.core, over, str(schedule["order"]), int(schedule["group"]), bool(schedule["reverse"]), warps)
         self.stores = Stores(self.core, self.memory, number["block_q"])
+        self.few = FewRows(self.core) if schedule.get("few") else None
+        self.programs.few = self.few is not None
         self.overlaps: dict[ir.Operation, Overlap] = {}
         self.flat: Flat | None = None
         self.windows: WindowRings | None = None
@@ -89,11 +92,14 @@ class RowsKernel:
         with core.scope("else"):
             writer.line(f"attn::more_registers<{self.schedule['consumer_registers']}>();")
             self._consumers()
+            if self.few is not None:
+                self.few.merge(4 * self.warpgroups)
         more = [WINDOWS_HEADER] if self.windows is not None else []
         more += [GATHER_HEADER] if gathered is not None else []
         more += [WIDEN_HEADER] if widened is not None else []
-        more += [CLUSTER_HEADER] if self.exchange is not None else []
-        source = function_source(core, self.memory.layout, threads, *more)
+        more += [CLUSTER_HEADER] if self.exchange is not None or self.few is not None else []
+        first = () if self.few is None else self.few.declarations(threads)
+        source = function_source(core, self.memory.layout, threads, *more, first=first)
         return KernelCode(
             name=ir.StringAttr(self.kernel.attributes["sym_name"]).value,
             entry=ir.StringAttr(self.kernel.attributes["sym_name"]).value,

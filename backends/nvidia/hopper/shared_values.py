@@ -120,7 +120,7 @@ def plan_shared(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str
         "values": "keys", "flow": "plain", "stages": 2, "staging": "own", "order": "dynamic", "group": 16, "reverse": 1, "ping_pong": 0,
         "vote": 1, "pin": 0, "queries": "shared", "consumer_registers": consumer, "producer_registers": producer,
     }  # fmt: skip
-    fields |= {name: choices[name] for name in ("gather",) if name in choices}
+    fields |= {name: choices[name] for name in ("gather", "few", "order") if name in choices}
     try:
         needed = printed.tried(kernel, "hopper", fields, SharedValuesKernel(kernel, fields).emit()).shared_bytes
     except UnsupportedError as error:
@@ -341,7 +341,7 @@ class _Follower(_Half):
         if op.name == "tile.dot_rescale":
             products.rescale(target, self._handed_over("factor"), vote=True)
         products.begin()
-        weights = SharedOperand("attn::uniform(shared + kWeights)", ROWS * ROW_BYTES)
+        weights = SharedOperand(products.uniform("shared + kWeights"), ROWS * ROW_BYTES)
         products.start(target, weights, right, KEYS, False, False, right.element)
         products.commit()
         products.wait(0, target)

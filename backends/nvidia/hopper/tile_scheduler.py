@@ -28,6 +28,8 @@ class TileScheduler:
     reverse: bool
     warps: int
 
+    few: bool = False
+    """Whether a thread block makes its own item of a list of work (`few_rows`)."""
     shared_batches: bool = False
     """Whether batch entries of a head run together, which read the same windows of captured tensors."""
 
@@ -58,6 +60,8 @@ class TileScheduler:
     def declare(self) -> None:
         """What the loop needs, before the roles part."""
         core = self.core
+        if self.few:
+            return
         core.declare_items()
         if self.order == "tiles":
             if core.packed:
@@ -122,6 +126,8 @@ class TileScheduler:
         writer = self.core.writer
         if self.order == "static":
             writer.line("program += gridDim.x;")
+        elif self.order == "tiles":
+            writer.line("program = programs;")
         elif self.order == "dynamic":
             writer.line("if (lane == 0 && drawn == programs - 1) *counter = 0;")
             writer.line("program = gridDim.x + __shfl_sync(0xffffffffu, drawn, 0);")
@@ -130,6 +136,9 @@ class TileScheduler:
         """Which block, head and batch the program is."""
         writer = self.core.writer
         reverse = self.reverse and not self.core.packed  # lists have the longest programs first
+        if self.few:
+            writer.line("const int block = 0, head = blockIdx.y, batch = 0;")
+            return
         if self.order == "tiles":
             block = f"{self._all} - 1 - {self._own}" if reverse else self._own
             writer.line(f"const int block = {block}, head = blockIdx.y, batch = blockIdx.z;")

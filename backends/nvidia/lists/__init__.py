@@ -4,7 +4,6 @@ import ctypes
 import functools
 import struct
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import NamedTuple
 
 import torch
@@ -12,9 +11,11 @@ import torch
 from attn_mlir.backends.allocation import empty
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia import cuda, own_kernel, thresholds
+from attn_mlir.backends.nvidia.device_helpers import text_of
+from attn_mlir.backends.nvidia.lists.pending import PendingLists, keep_pending
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, PreparedLists, WantedLists
 
-SOURCE = "attn_lists.cu"
+SOURCE, PLACES = "attn_lists.cu", "attn_places.cuh"
 PREPARE, SHORT, INVERT = "attn_prepare_lists", "attn_prepare_short_lists", "attn_invert_lists"
 _FORM, _INVERSE = struct.Struct("=16Q9q22i"), struct.Struct("=5Q4i")
 """What the kernels take, `AttnLists` and `AttnInverse`."""
@@ -78,7 +79,15 @@ def prepare_lists(
     )
     blocks = -(-lists // together)
     bringing = min(_BRINGING, max(1, 2 * cuda.device(device).multiprocessors // blocks)) if ahead.pages else 0
-    _start(entry, form, (blocks, 1 + bringing, 1), (threads * together, memory), (stream, device))
+
+    def launch() -> None:
+        _start(entry, form, (blocks, 1 + bringing, 1), (threads * together, memory), (stream, device))
+
+    pending = PendingLists(form, shapes, launch, (index, used, *of_places, *pages_of)) if wanted.later else None
+    if pending is None:
+        launch()
+    else:
+        keep_pending(pages, pending)
 
     def inverse(tile: int, in_order: bool) -> Sequence[Tensor]:
         assert bits is not None
@@ -88,7 +97,7 @@ def prepare_lists(
         assert bits is not None
         return _listing(bits, shapes)
 
-    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _nothing if flag is None else flag.read)
+    return PreparedLists(pages, used, listed, shifts, seen, inverse, listing, _nothing if flag is None else flag.read, pending)
 
 
 def _leading(places: ListPlaces | None, each: int) -> tuple[list[Tensor], tuple[int, int, int], tuple[int, ...]]:
@@ -187,7 +196,7 @@ def _flag(device: int) -> ListFlag:
 @functools.cache
 def source() -> str:
     """The kernels."""
-    return (files("attn_mlir.backends.nvidia.lists") / SOURCE).read_text()
+    return text_of(f"lists/{PLACES}", f"lists/{SOURCE}")
 
 
 def code_of(entry: str) -> KernelCode:

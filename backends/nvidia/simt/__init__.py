@@ -7,10 +7,12 @@ from attn_mlir.backends.gpu import simt
 from attn_mlir.backends.gpu.attributes import Fields, grid_kind
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.simt import Dialect
+from attn_mlir.backends.gpu.simt.merge import emit_merge, is_merge
 from attn_mlir.backends.gpu.structure import body, is_row, operations
 from attn_mlir.backends.nvidia import scans
 from attn_mlir.backends.nvidia.passes.float32_products import PIECES
 from attn_mlir.backends.nvidia.target import NvidiaTarget
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
 
@@ -50,6 +52,20 @@ def _adds_rows(kernel: ir.Operation) -> bool:
     stores = find_all(kernel, "tile.store")
     names = {op.name for op in operations(body(kernel))}
     return grid_kind(kernel) == "rows" and bool(stores) and names <= _OF_SUMS and all(is_row(store.operands[0].type) for store in stores)
+
+
+def emit_inside(kernel: ir.Operation, target: NvidiaTarget, threads: int) -> KernelCode:
+    """A function that merges the parts of a row of a head, for `threads` of a warp inside of another kernel. Raises UnsupportedError."""
+    if not is_merge(kernel):
+        raise UnsupportedError("no kernel that merges parts of rows")
+    of_device = "static __device__ __forceinline__"
+
+    def head(_: int, name: str, parameters: str) -> str:
+        # What another thread block of a cluster wrote is no constant.
+        return f"{of_device} void {name}(int merge_thread, int merge_head, {parameters.replace('__restrict__ ', '')})"
+
+    dialect = replace(_cuda(target.arch), includes="", thread="merge_thread", place=("0", "merge_head", "0"), head=head)
+    return emit_merge(kernel, dialect, threads)
 
 
 def _cuda(arch: str) -> Dialect:

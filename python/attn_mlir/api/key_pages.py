@@ -91,13 +91,19 @@ class PagedCall:
         call, runs = self.call, self.runs
         with largest(*self.most):
             if runs is None:
-                return self.results(dispatch(call))
+                return self._made(self.results(dispatch(call)))
             if _KERNEL not in runs:
                 runs[_KERNEL] = program_on(call).kernel(call.problem.device_type)
-                return self.results(dispatch(call))
+                return self._made(self.results(dispatch(call)))
             q, k, v, *captures = call.heads_first()
             made = runs[_KERNEL].run(q, k, v, captures, output_order(call.layout))
-        return self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights))
+        return self._made(self.results(all_in_order(made, output_order(call.layout), call.entry.traced.weights)))
+
+    def _made(self, results: list[Tensor]) -> list[Tensor]:
+        """The results, of lists that somebody has made. Raises RuntimeError."""
+        if self.lists.pending is not None and not self.lists.pending.is_made:
+            raise RuntimeError("kernels have read lists of keys that were not made; please report this")
+        return results
 
     def saved(self, wrt: str) -> tuple[list[Tensor], Sequence[Tensor]]:
         """The results of a forward pass that keeps what its backward reads, and the same as they are for sequences, with heads first.
@@ -105,6 +111,8 @@ class PagedCall:
         `wrt` names arguments that need a gradient, "": all.
         """
         call, order = self.call, output_order(self.call.layout)
+        if self.lists.pending is not None:
+            self.lists.pending.start()
         inputs = call.heads_first()
         run = self.runs.get(wrt) if self.runs is not None else None
         with largest(*self.most):
@@ -168,6 +176,8 @@ def paged_call(
         told(_COPIED.format(form.listed), "docs/key-lists.md")
     shapes = shapes_of(made, index, form, sizes["Skv"], causal_shift(options.functions[4], sizes))
     wanted = wanted_of(options.functions, shapes, drops, not decoded)
+    single = decoded and min(form.queries, sizes["Sq"]) == 1
+    wanted = wanted._replace(later=single and not any(wanted))
     prepared = _checked(index, shapes, wanted, options.target(problem), (k_pages, v_pages))
     functions = wrapped(options.functions, shapes, made, prepared)
     asked = Options(functions, options.scale, "bshd", options.lse, options.states, options.device)

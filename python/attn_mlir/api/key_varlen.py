@@ -187,7 +187,7 @@ def paged_rows(
     shapes = ListShapes(*whole, count, lists.blocks, lists.keys, lists.most, 1, 1, None, 1, made.key_group, 0)
     moded = any([f is not None for f in options.functions[:4]]) or (options.functions[4] is not None and not end)
     ordered = index.transpose(0, 1)[None] if heads == 1 else index[:, :, None]
-    wanted = WantedLists(moded and lists.keys == 1, moded and lists.keys > 1)
+    wanted = WantedLists(moded and lists.keys == 1, moded and lists.keys > 1, later=not moded)
     prepared = prepare(ordered, shapes, wanted, target, places, (k_pages, v_pages))
     functions = (*options.functions[:4], None if end else options.functions[4], options.functions[5])
     if moded:

@@ -156,14 +156,13 @@ def attention_varlen(
     if max_q is not None and max_q > 1 and scales is NONE and not (dropout_p or reads_offsets(max_q, max_k)):
         asked_for = (q, k, v), problem, options, sequences, (max_q, max_k)
         other = _other_forms()[0].side_by_side(*asked_for)
-        single_ones = other is None
-        if other is None:
-            other = _other_forms()[1].single_queries(*asked_for)
+        few = _other_forms()[1].single_queries(*asked_for) if other is None else None
+        other = other if few is None else few.call
         if other is not None:
             check_out(out, other.entry.traced.weights)
-            with largest(1, max_k) if single_ones else contextlib.nullcontext():
+            with contextlib.nullcontext() if few is None else largest(1, max_k):
                 results = dispatch(other)
-            return finished(other.entry, results, options, out)
+            return finished(other.entry, results if few is None else few.whole(results), options, out)
     dropout = dropout_of(dropout_p, dropout_seed, q)
     problem, values = with_scales(problem, scales, len(cu_seqlens_q) - 1)
     call = options.call(problem, batched(q, k, v), dropout, {**sequences, **values})
