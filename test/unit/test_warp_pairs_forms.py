@@ -1,7 +1,6 @@
 """Backward passes whose maps need numbers made late, terms of places, or rounded tiles: evaluated in every schedule, and with faults."""
 
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ import attn_mlir
 from attn_mlir import masks, mods, rows
 from attn_mlir.backends.gpu.attributes import Fields
 from attn_mlir.backends.nvidia import pipeline
-from attn_mlir.backends.nvidia.emulation import driver, kernel
+from attn_mlir.backends.nvidia.emulation import driver
 from attn_mlir.backends.nvidia.emulation.program import EmulatedLaunchPlan
 from attn_mlir.backends.nvidia.warp import RULES, kernel_code
 from attn_mlir.backends.program import prepare_derivative
