@@ -112,8 +112,8 @@ class MakeRowsOp(Warp.Operation, name="make_rows"):
 
 
 class CopyRowsScaledOp(Warp.Operation, name="copy_rows_scaled"):
-    """As `warp.copy_rows_async`, but each number is multiplied by `factor`, `slope` times its place from `row` on is added, and no more than
-    `most` is left of the sum; NaN stays NaN. Rows that do not exist have the place of the last one that does.
+    """As `warp.copy_rows_async`, but each number is multiplied by `factor`, `slope` times its place from `row` on is added, and no more
+    than `most` is left of the sum; NaN stays NaN. Rows that do not exist have the place of the last one that does.
 
     Lanes load the numbers, and write what they made of them, before they arrive.
     """
