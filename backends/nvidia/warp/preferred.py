@@ -107,7 +107,8 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str 
     known = {**{name: value for name, value in asked.items() if name in FIELDS}, **fields}
     kept = {name: value for name, value in known.items() if name in read or name.startswith(attributes.LAUNCH)}
     if key in families.WARP_ADDED and dense:
-        kept |= {name: asked.get(name, value) for name, value in thresholds.ADDED_BACKWARD.items()}
+        added = thresholds.ADDED_BACKWARD | ({"named": 1} if key in families.WARP_NAMED else {})
+        kept |= {name: asked.get(name, value) for name, value in added.items()}
         kept |= {name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {}
     elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes
