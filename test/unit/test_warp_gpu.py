@@ -42,15 +42,6 @@ def _documents(device: str) -> dict[str, Any]:
     return {"mask_mod": mask}
 
 
-def _sloped(device: str) -> dict[str, Any]:
-    slopes = torch.tensor([0.5, 0.25, 0.1, 0.05], device=device)
-
-    def score(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
-        return s + slopes[h] * (j - i)
-
-    return {"mask_mod": _causal, "score_mod": score}
-
-
 def _lengths(device: str) -> dict[str, Any]:
     """A number of keys of each of two batch entries."""
     numbers = torch.tensor([1000, 40], dtype=torch.int32, device=device)
@@ -73,8 +64,6 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], int]] =
     "sigmoid wide": ({"mask_mod": _causal, "row": _cooler}, 128),
     "softcap wide": ({"mask_mod": _causal, "score_mod": mods.softcap(9.5)}, 128),
     "rectified wide": ({"mask_mod": _causal, "row": _rectified}, 128),
-    "causal wide": ({"mask_mod": _causal}, 128),
-    "sloped wide": (_sloped, 128),
     "retention wide": ({"mask_mod": _causal, "row": rows.retention}, 128),
     "lengths wide": (_lengths, 128),
     "window wide": ({"mask_mod": masks.sliding_window(100)}, 128),

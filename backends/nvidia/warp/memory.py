@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
-from attn_mlir.backends.nvidia.forming.facts import chosen
+from attn_mlir.backends.nvidia.forming.facts import said
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
@@ -169,11 +169,10 @@ def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -
 def lane_here(printer: WarpPrinter) -> str:
     """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept.
 
-    They do not see either that it is no less than 0. Unsigned, quotients of it take 8 instructions less of an iteration with two writes:
-    measured where warps only add (docs/notes/warp-pairs-128.md).
+    They do not see either that it is no less than 0: as an unsigned number (`lanes` in the schedule), quotients take fewer instructions.
     """
     name = printer.names.fresh("lane_here")
-    kind = "unsigned" if chosen(printer.kernel, "reduction_warps", 0, 0) else "int"
+    kind = "unsigned" if said(printer.kernel, "lanes", "signed") == "unsigned" else "int"
     printer.line(f"const {kind} {name} = attn::opaque(lane);")
     return name
 
