@@ -167,6 +167,13 @@ def test_warps_that_only_add(row: Any, mask: str, score: str, named: int | None)
         assert made.get("named", 0) == named
 
 
+def test_warps_that_add_to_narrow_rows() -> None:
+    """ALiBi of 64 columns; without its terms a warpgroup makes dq, which was not faster so."""
+    text = trace(Definition(rows.softmax, score_mod=SCORES["alibi"], mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
+    assert (made["emitter"], made["reduction_warps"], made["claims"]) == ("warp", 1, 1) and "key_sums" not in made
+
+
 def test_what_somebody_chose_stays() -> None:
     """How warps tell each other of weights, where warps that only add were measured with named barriers."""
     text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 128, 128)).text

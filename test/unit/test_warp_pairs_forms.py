@@ -38,27 +38,33 @@ def sloped(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
 FORMS: dict[str, tuple[dict[str, Any], list[Any]]] = {
     "retention": ({"row": rows.retention}, []),
     "sloped": ({"score_mod": sloped}, [_SLOPES]),
+    "narrow": ({"score_mod": sloped}, [_SLOPES]),
     "softcap": ({"score_mod": mods.softcap(_CAP)}, [_CAP]),
 }
-"""How they are written, all under a causal mask, and what they capture."""
+"""How they are written, all under a causal mask, and what they capture. The narrow one has 64 columns, and no late sums."""
+_NARROW: Fields = {"key_sums": "consumers", "block_kv": 128, "named": 0}
 
 
-def program(form: str, more: Fields | None = None) -> EmulatedLaunchPlan:
+def columns(form: str) -> int:
+    return 64 if form == "narrow" else _DIM
+
+
+def program(form: str) -> EmulatedLaunchPlan:
     call = attn_mlir.Attention(mask_mod=masks.causal(), **FORMS[form][0])
-    call.__dict__.update(_last=Inputs("f16", _DIM, _DIM), _form=None)
+    call.__dict__.update(_last=Inputs("f16", columns(form), columns(form)), _form=None)
     prepared = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))
-    return driver._compile(call.ir(), *prepared, {**_ADDED, **(more or {})})  # pyright: ignore[reportPrivateUsage]
+    return driver._compile(call.ir(), *prepared, {**_ADDED, **(_NARROW if form == "narrow" else {})})  # pyright: ignore[reportPrivateUsage]
 
 
 def problem(form: str, length: int) -> Problem:
     """What the backward pass takes, two heads of queries and one of keys, and the gradients in float64."""
-    draw = torch.Generator().manual_seed(1)
-    q, do = (torch.randn(1, 2, length, _DIM, generator=draw).half() for _ in range(2))
-    k, v = (torch.randn(1, 1, length, _DIM, generator=draw).half() for _ in range(2))
+    draw, dim = torch.Generator().manual_seed(1), columns(form)
+    q, do = (torch.randn(1, 2, length, dim, generator=draw).half() for _ in range(2))
+    k, v = (torch.randn(1, 1, length, dim, generator=draw).half() for _ in range(2))
     wide = [x.double().requires_grad_() for x in (q, k, v)]
     places = torch.arange(length, dtype=torch.float64)
-    scores = wide[0] @ wide[1].mT / _DIM**0.5
-    if form == "sloped":
+    scores = wide[0] @ wide[1].mT / dim**0.5
+    if form in ("sloped", "narrow"):
         scores = scores + _SLOPES.double()[:, None, None] * (places - places[:, None])
     elif form == "softcap":
         scores = _CAP * (scores / _CAP).tanh()

@@ -96,7 +96,7 @@ WARP_TOLD: Annotated[Kinds, _TOLD] = _kinds({
 """Whose drawing thread tells all warps their tiles: 1.01 to 1.07 times as fast at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
-    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
+    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked, softmax positions masked",
     (128, 128, 128, 64): "softmax documents masked, softmax window masked, sigmoid masked, capped masked, rectified masked, "
                         "softmax keys, softmax lengths masked, linear masked",
 })  # fmt: skip
@@ -112,9 +112,9 @@ WARP_LANES: Annotated[Kinds, _WIDE_PAIRS] = _kinds({
     (128, 128, 128, 64): "capped masked, linear masked, softmax lengths masked, softmax window masked",
 })  # fmt: skip
 """Of `WARP_ADDED`, those whose addresses are made of unsigned lanes; the others were not timed so beside what they were."""
-WARP_ADDED: Annotated[Kinds, _WIDE_PAIRS] = WARP_NAMED | WARP_LANES
-"""Of those, what makes dq an iteration late, has warps that only add, and stores first sums where the Hopper emitter does: 0.98 to 1.07 of
-its speed. Causal softmax, with and without ALiBi, has 0.96 to 1.01, the least in groups of heads."""
+WARP_ADDED: Annotated[Kinds, _WIDE_PAIRS] = WARP_NAMED | WARP_LANES | _kinds({(64, 64, 128, 128): "softmax positions masked"})
+"""Of those, what has warps that only add, of 128 columns makes dq an iteration late, and stores first sums where the Hopper emitter does:
+0.98 to 1.07 of its speed. Causal softmax of 128 columns, with and without ALiBi, has 0.96 to 1.01, the least in groups of heads."""
 HOPPER_FEW: Annotated[Kinds, Provenance("2026-11-28", "H200", "docs/notes/backward-claims.md")] = _kinds({
     (64, 64, 128, 64): "softmax masked",
 })  # fmt: skip
