@@ -30,6 +30,7 @@ BACKEND = Backend(
         "warp-order-tiles": "passes.order_tiles:OrderTiles",
         "warp-join-loops": "passes.join_loops:JoinLoops",
         "warp-stage-rows": "passes.stage_rows:StageRows",
+        "warp-slope-rows": "passes.slope_rows:SlopeRows",
         "warp-stage-windows": "passes.stage_windows:StageWindows",
         "warp-align-tiles": "passes.align_tiles:AlignTiles",
         "warp-merge-masks": "passes.merge_masks:MergeMasks",

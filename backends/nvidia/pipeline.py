@@ -23,7 +23,7 @@ KERNEL = f"{TILED},nvidia-load-windows"
 SCHEDULE = (
     "warp-assign-layouts,canonicalize,cse,warp-share-dropout,warp-shift-keys,warp-pack-rows,warp-align-tiles,warp-order-tiles,warp-merge-masks,warp-join-loops,canonicalize,cse,"
     "warp-reverse-keys,warp-bound-columns,warp-defer-sums,canonicalize,cse,"
-    "warp-stage-rows,warp-stage-windows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
+    "warp-stage-rows,warp-slope-rows,warp-stage-windows,warp-specialize,warp-specialize-sums,warp-pipeline-loads,warp-prefetch-loads,warp-delay-transposes,warp-draw-tiles,warp-scale-rows,warp-hold-factors,canonicalize,cse,"
     "warp-round-late,warp-overlap-products,warp-split-maps,warp-read-early,warp-order-products,warp-delay-waits,canonicalize,cse,"
     "warp-stale-maximum,warp-conditional-rescale,canonicalize,cse,"
     "warp-ping-pong,warp-stage-stores,warp-specialize-additions,warp-claim-sums,warp-pipeline-exchange,warp-delay-sums,warp-merge-meetings,warp-pipeline-tiles,warp-tell-numbers,canonicalize,cse"
@@ -49,6 +49,7 @@ _OF_HOPPER = (
         "warp-specialize-additions",
         "warp-claim-sums",
         "warp-scale-rows",
+        "warp-slope-rows",
         "warp-order-products",
         "warp-pipeline-exchange",
         "warp-delay-sums",

@@ -222,11 +222,10 @@ BACKWARD_CHOICES: Annotated[dict[str, Fields], Provenance("2026-11-27", "H100", 
 """Of those, by whether blocks of keys are seen by different queries, and rows have 128 columns or more, or sums over keys are made by a
 warpgroup of their own: whether compilers are told that all lanes share the address of a factor (a reduction over the warp for each),
 and whether the producer scales numbers of rows."""
-ADDED_BACKWARD: Annotated[Fields, Provenance("2026-11-28", "H200", "docs/notes/warp-families-told.md")] = {
-    "reduction_warps": 1, "scale": 1, "named": 1, "elect": 0,
+ADDED_BACKWARD: Annotated[Fields, Provenance("2026-11-28", "H200", "docs/notes/warp-pairs-128.md")] = {
+    "reduction_warps": 1, "scale": 1, "elect": 0,
 }  # fmt: skip
-"""And of those whose additions are for idle warps of the producer's warpgroup: consumers tell each other of weights by named
-barriers."""
+"""And of those whose additions are for idle warps of the producer's warpgroup: each warp's first lane arrives at barriers."""
 SYNCHRONOUS_BACKWARD: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {"reverse": 0, "join": 0}
 """The same of chips without TMA: the first keys, which the most queries see under a causal mask, come first."""
 SYNCHRONOUS_NARROW: Annotated[Fields, Provenance("2026-11-27", "H100", "docs/notes/sm80-h100.md")] = {"together": 1}

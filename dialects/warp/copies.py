@@ -10,6 +10,8 @@ from attn_mlir.mlir import ext, ir
 
 TURNED = "turned"
 """The attribute of copies of tiles that were transposed before; in choices: that 8-bit values come so."""
+SLOPE = 4
+"""Which operand of a copy of row values is what is added for each further row (`warp.copy_rows_scaled`)."""
 _LANES = 32
 _SHARED_ROWS = 32
 """Eight rows, the height of a swizzle, for each warp of a warpgroup."""
@@ -110,7 +112,8 @@ class MakeRowsOp(Warp.Operation, name="make_rows"):
 
 
 class CopyRowsScaledOp(Warp.Operation, name="copy_rows_scaled"):
-    """As `warp.copy_rows_async`, but each number is multiplied by `factor`, and no more than `most` is left of it; NaN stays NaN.
+    """As `warp.copy_rows_async`, but each number is multiplied by `factor`, `slope` times its place from `row` on is added, and no more
+    than `most` is left of the sum; NaN stays NaN. Rows that do not exist have the place of the last one that does.
 
     Lanes load the numbers, and write what they made of them, before they arrive.
     """
@@ -119,6 +122,7 @@ class CopyRowsScaledOp(Warp.Operation, name="copy_rows_scaled"):
     batch: ext.Operand[ir.IndexType]
     head: ext.Operand[ir.IndexType]
     row: ext.Operand[ir.IndexType]
+    slope: ext.Operand[ir.F32Type]
     target: ext.Operand[Any]
     barrier: ext.Operand[BarrierType]
     stage: ext.Operand[ir.IndexType]

@@ -143,6 +143,37 @@ def test_no_sums_are_late() -> None:
     assert made["emitter"] == "warp" and "key_sums" not in made
 
 
+@pytest.mark.parametrize(
+    ("row", "mask", "score", "named"),
+    [
+        (rows.softmax, "causal", "", None),  # 0.96 in groups of heads
+        (rows.softmax, "causal", "alibi", None),
+        (rows.softmax, "lengths", "", 0),
+        (rows.softmax, "causal", "capped", 1),
+        (rows.retention, "causal", "", 1),
+        (rows.sigmoid, "causal", "", 1),
+        (rows.softmax, "two lengths", "", None),  # masks of two sides
+        (rows.softmax, "causal", "product", None),
+    ],
+)
+def test_warps_that_only_add(row: Any, mask: str, score: str, named: int | None) -> None:
+    """How backward passes of 128 columns tell of weights where passes make them; the others are the Hopper emitter's."""
+    text = trace(Definition(row, score_mod=SCORES.get(score), mask_mod=MASKS[mask], scale=0.125), Inputs("f16", 128, 128)).text
+    made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
+    if named is None:
+        assert made["emitter"] == "hopper"
+    else:
+        assert (made["emitter"], made["reduction_warps"], made["key_sums"], made["elect"]) == ("warp", 1, "late", 0)
+        assert made.get("named", 0) == named
+
+
+def test_warps_that_add_to_narrow_rows() -> None:
+    """ALiBi of 64 columns; without its terms a warpgroup makes dq, which was not faster so."""
+    text = trace(Definition(rows.softmax, score_mod=SCORES["alibi"], mask_mod=CAUSAL, scale=0.125), Inputs("f16", 64, 64)).text
+    made = schedule_of(text, *derivative("bwd", ["q", "k", "v"], "sm_90a"))
+    assert (made["emitter"], made["reduction_warps"], made["claims"]) == ("warp", 1, 1) and "key_sums" not in made
+
+
 def test_what_somebody_chose_stays() -> None:
     """How warps tell each other of weights, where warps that only add were measured with named barriers."""
     text = trace(Definition(rows.sigmoid, mask_mod=CAUSAL, scale=0.125), Inputs("f16", 128, 128)).text

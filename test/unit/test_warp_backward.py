@@ -122,7 +122,7 @@ def right_in_each(made: EmulatedLaunchPlan, schedules: Iterable[Callable[[], Any
         with mock.patch.object(kernel, "drawn", return_value=make()):
             got = made.run(inputs)
         for mine, theirs in zip(got, wanted, strict=True):
-            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+            assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm()) + 1e-5
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -246,7 +246,7 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
     ("weights written without a fence", "missing fence", drop("fence_async", 0)),
     ("a barrier that does not await the lanes that copy rows", f"{_EARLY}, {_LATE}, too many arrivals, wrong phase", fewer_lanes),
     ("numbers of rows copied to the stage of other rows", f"overwritten twice, {_EARLY}, {_LATE}, deadlock",
-     operand("copy_rows_scaled", 0, 6, ("copy_async", 0, 7))),
+     operand("copy_rows_scaled", 0, 7, ("copy_async", 0, 7))),
     ("numbers of other rows", "wrong numbers", operand("copy_rows_scaled", 0, 3, ("copy_async", 0, 4))),
     ("numbers of rows that are not scaled", "wrong numbers", not_scaled),
     ("a wait that leaves sums over queries in flight", "product in flight", number("mma_wait", 2, "pending", 3)),
@@ -281,8 +281,13 @@ def planted(text: str, plant: Callable[[Ops], None]) -> kernel.EvaluatedKernel:
 
 def find(whole: Whole, kinds: str, plant: Callable[[Ops], None], dim: int = 64) -> None:
     """Plants a fault, and runs the kernel, which must end in one of these kinds."""
+    find_in(whole, kinds, plant, problem(300, dim))
+
+
+def find_in(whole: Whole, kinds: str, plant: Callable[[Ops], None], given: Problem) -> None:
+    """The same with these inputs and results."""
     made, name, text = whole
-    inputs, wanted = problem(300, dim)
+    inputs, wanted = given
     with mock.patch.dict(made._kernels, {name: planted(text, plant)}):  # pyright: ignore[reportPrivateUsage]
         if kinds != "wrong numbers":
             with pytest.raises(Fault, match="|".join(kinds.split(", "))):
@@ -302,7 +307,7 @@ def test_a_fixed_order(ordered: Whole) -> None:
         with mock.patch.object(kernel, "drawn", return_value=known[name]()):
             results.append(made.run(inputs))
     for mine, theirs in zip(results[0], wanted, strict=True):
-        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm())
+        assert float((mine.double() - theirs).norm()) <= 2e-3 * float(theirs.norm()) + 1e-5
     assert all(torch.equal(a, b) for others in results[1:] for a, b in zip(results[0], others, strict=True))
 
 

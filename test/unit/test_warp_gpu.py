@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 
-from attn_mlir import attention, kv_len, mods, q_len, rows
+from attn_mlir import attention, kv_len, masks, mods, q_len, rows
 from attn_mlir.backends.gpu import attributes
 from attn_mlir.backends.nvidia import codegen
 from attn_mlir.backends.nvidia.warp import preferred
@@ -42,6 +42,12 @@ def _documents(device: str) -> dict[str, Any]:
     return {"mask_mod": mask}
 
 
+def _lengths(device: str) -> dict[str, Any]:
+    """A number of keys of each of two batch entries."""
+    numbers = torch.tensor([1000, 40], dtype=torch.int32, device=device)
+    return {"mask_mod": lambda b, h, i, j: j < numbers[b]}
+
+
 def _rectified(s: Any) -> Any:
     w = s.max(0.0)
     return w / (w.sum() + 1e-3)
@@ -58,6 +64,9 @@ CASES: dict[str, tuple[dict[str, Any] | Callable[[str], dict[str, Any]], int]] =
     "sigmoid wide": ({"mask_mod": _causal, "row": _cooler}, 128),
     "softcap wide": ({"mask_mod": _causal, "score_mod": mods.softcap(9.5)}, 128),
     "rectified wide": ({"mask_mod": _causal, "row": _rectified}, 128),
+    "retention wide": ({"mask_mod": _causal, "row": rows.retention}, 128),
+    "lengths wide": (_lengths, 128),
+    "window wide": ({"mask_mod": masks.sliding_window(100)}, 128),
 }
 """Options of a call, or what makes them for a device; columns."""
 TOLERANCE = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2}

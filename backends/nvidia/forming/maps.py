@@ -1,6 +1,6 @@
 """Maps on tiles as maps on fragments: parts of reductions, rows of a warpgroup, and columns that do not exist."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from attn_mlir.backends.gpu.scalars import dependence
@@ -17,6 +17,8 @@ LARGEST = 3.4028234663852886e38
 _IDENTITY = {"sum": 0.0, "max": -LARGEST, "min": LARGEST}
 _DOTS = {"tile.dot": 0, "tile.dot_add": 1, "tile.dot_rescale": 2, "tile.accumulate": 0}
 """Ops that multiply, and which operand is what is computed."""
+_READS = ("memref.load", "memref.dim")
+"""All that a kernel does with a tensor that it only reads numbers of."""
 _SCALAR = ("arith.", "math.", "memref.load", "memref.dim", "tensor.extract", "attn.kept")
 
 
@@ -205,3 +207,31 @@ def narrowed(fragment: ir.Value, element: ir.Type) -> ir.Value:
         return [arith.TruncFOp(element, value).result]
 
     return build.map_(type_.shape, [made], [""], body)[0]
+
+
+def number_in(value: ir.Value, block: ir.Block) -> Hashable:
+    """What a number of a map's region `block` is, so that equal numbers of two maps have the same."""
+    if isinstance(value.owner, ir.Block):
+        return ("place", ir.BlockArgument(value).arg_number) if value.owner == block else value
+    op = value.owner.operation
+    if op.block != block:
+        return value
+    attributes = tuple((name, str(op.attributes[name])) for name in op.attributes)
+    return (op.name, attributes, *(number_in(operand, block) for operand in op.operands))
+
+
+def constant_beside(op: ir.Operation, value: ir.Value, name: str) -> ir.Attribute | None:
+    """The constant with which an op of this name combines a value of f32; None for another op, or other operands."""
+    if op.name != name or str(value.type) != "f32":
+        return None
+    others = [other for other in op.operands if other != value]
+    made = maker(others[0], "arith.constant") if len(others) == 1 else None
+    return made.attributes["value"] if made is not None else None
+
+
+def is_free(op: ir.Operation) -> bool:
+    """Whether an op may stand anywhere that knows its operands: it computes, or reads a tensor which the kernel never writes."""
+    if op.name == "memref.load":
+        source = op.operands[0]
+        return isinstance(source.owner, ir.Block) and all(use.owner.operation.name in _READS for use in source.uses)
+    return op.name.startswith(("arith.", "math.")) or op.name in ("memref.dim", "warp.map", "warp.yield")

@@ -45,6 +45,7 @@ def of_ring(copy: ir.Operation) -> list[ir.Value]:
     view, full, stage = maker(copy.operands[5], "warp.view"), copy.operands[6], copy.operands[7]
     barriers = ("warp.wait", "warp.arrive", "warp.view")  # and, where tiles are transposed, what holds the transposes
     waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name in barriers]
-    beside = [use.owner.operation.operands[4] for use in stage.uses if use.owner.operation.name == "warp.copy_rows_async"]
+    rows = [use.owner.operation for use in stage.uses if use.owner.operation.name in ("warp.copy_rows_async", "warp.copy_rows_scaled")]
+    beside = [op.operands[len(op.operands) - 3] for op in rows]
     beside += [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name == "warp.make_rows"]
     return [full, *waits, *beside, *([view.operands[0]] if view is not None else [])]

@@ -1,9 +1,11 @@
 """Reads what a map needs of columns while the product that it waits for flies."""
 
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import said
+from attn_mlir.backends.nvidia.forming.maps import number_in
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import ir
@@ -17,7 +19,8 @@ _AUTO = "auto"
 class ReadEarly(Pass):
     """In loops, takes out of a map of the first product the number that it computes of its column and of numbers in shared memory alone,
     such as the log-sum-exp of a query: a map of its own makes it before the wait for the product, so that nobody waits for shared memory
-    after it. A thread holds these numbers in registers meanwhile, one for each of its columns.
+    after it. A thread holds these numbers in registers meanwhile, one for each of its columns. Maps of later products that compute the
+    same number read it there, too.
 
     It comes behind `warp-split-maps`. `early` in `warp.schedule` says whether it is done (1) or not (0); without a word, kernels that
     copy tiles of 128 columns have it. A kernel stays as it is, with the reason in `warp.refused`, where no map has such a number.
@@ -78,8 +81,29 @@ def _change(block: ir.Block, made: set[ir.Value]) -> None:
     first = needed[-1]
     with first.location, ir.InsertionPoint(first):
         again = ir.Operation.create("tensor.extract", results=[number.type], operands=[early, *own.arguments]).result
+    key = number_in(number, own)
     number.replace_all_uses_with(again)
-    for op in reversed(needed):
+    _erase_unused(needed)
+    for map_ in maps[maps.index(found) + 1 :]:
+        _share(map_, early, key)
+
+
+def _share(map_: ir.Operation, early: ir.Value, key: Hashable) -> None:
+    """Lets a later map read a number that it computes as well."""
+    block = map_.regions[0].blocks[0]
+    ops = [view.operation for view in block.operations]
+    for op in ops:
+        if len(op.results) == 1 and number_in(op.results[0], block) == key:
+            with op.location, ir.InsertionPoint(op):
+                again = ir.Operation.create("tensor.extract", results=[op.results[0].type], operands=[early, *block.arguments]).result
+            op.results[0].replace_all_uses_with(again)
+            _erase_unused(ops[: ops.index(op) + 1])
+            return
+
+
+def _erase_unused(ops: list[ir.Operation]) -> None:
+    """Erases those of some ops, in their order, whose results nothing reads."""
+    for op in reversed(ops):
         if not any(True for result in op.results for _ in result.uses):
             op.erase()
 

@@ -3,10 +3,12 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
+from attn_mlir.backends.nvidia.forming.maps import constant_beside
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
-from attn_mlir.mlir import ir
+from attn_mlir.dialects.warp.copies import SLOPE
+from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import find_all, maker
+from attn_mlir.passes.regions import find_all
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class _Scaled:
 class ScaleRows(Pass):
     """Where all maps multiply the numbers of rows that a copy brings (`warp.copy_rows_async`) by the same constant, and maybe bound them by
     the same one from above, the copy does both (`warp.copy_rows_scaled`), and maps read what they need: of a log-sum-exp, the exponent's
-    summand. As lanes load and store the numbers then, the copy moves behind all that its block copies otherwise.
+    summand. As lanes load and store the numbers then, the copy moves behind all that its block copies otherwise; so do those of
+    `warp-slope-rows`.
 
     A kernel stays as it is, with the reason in `warp.refused`, where `warp.schedule` has `scale` = 0, no copy brings such numbers, or maps
     make different things of them.
@@ -38,6 +41,8 @@ class ScaleRows(Pass):
 def _scale(kernel: ir.Operation) -> None:
     if not wanted(kernel, "scale"):
         raise Refused("the schedule says that maps scale numbers of rows")
+    for copy in find_all(kernel, "warp.copy_rows_scaled"):
+        _move_behind(copy)
     copies: dict[ir.Value, list[ir.Operation]] = {}
     for copy in find_all(kernel, "warp.copy_rows_async"):
         copies.setdefault(copy.operands[4], []).append(copy)
@@ -56,29 +61,28 @@ def _change(buffer: ir.Value, copies: list[ir.Operation]) -> None:
         most = found[0].most or ir.FloatAttr.get(ir.F32Type.get(), float("inf"))
     for copy in copies:
         attributes = {"factor": found[0].factor, "most": most}
-        ops = [view.operation for view in copy.block.operations]
-        ends = ops[-1] if ops[-1].name in ("scf.yield", "warp.yield") else None
-        with copy.location, ir.InsertionPoint(ends) if ends is not None else ir.InsertionPoint.after(copy):
-            ir.Operation.create("warp.copy_rows_scaled", operands=list(copy.operands), attributes=attributes)
+        with copy.location, ir.InsertionPoint(copy):
+            operands = list(copy.operands)
+            operands.insert(SLOPE, arith.ConstantOp(ir.F32Type.get(), 0.0).result)
+            made = ir.Operation.create("warp.copy_rows_scaled", operands=operands, attributes=attributes)
+        _move_behind(made)
         copy.erase()
+
+
+def _move_behind(copy: ir.Operation) -> None:
+    """Moves a copy to the end of what an iteration copies."""
+    ops = [view.operation for view in copy.block.operations]
+    if ops[-1].name in ("scf.yield", "warp.yield"):
+        copy.move_before(ops[-1])
 
 
 def _read(load: ir.Operation) -> _Scaled:
     """What becomes of a number. Raises Refused where that is something else."""
     uses = [use.owner.operation for use in load.results[0].uses] if load.name == "memref.load" else []
-    factor = _constant(uses[0], load.results[0], "arith.mulf") if len(uses) == 1 else None
+    factor = constant_beside(uses[0], load.results[0], "arith.mulf") if len(uses) == 1 else None
     if factor is None:
         raise Refused("a map makes something else of a number of its rows than to multiply it by a constant")
     product = uses[0].results[0]
     after = [use.owner.operation for use in product.uses]
-    most = _constant(after[0], product, "arith.minimumf") if len(after) == 1 else None
+    most = constant_beside(after[0], product, "arith.minimumf") if len(after) == 1 else None
     return _Scaled(factor, most, after[0].results[0] if most is not None else product)
-
-
-def _constant(op: ir.Operation, value: ir.Value, name: str) -> ir.Attribute | None:
-    """The constant with which an op of this name combines a value."""
-    if op.name != name or str(value.type) != "f32":
-        return None
-    others = [other for other in op.operands if other != value]
-    made = maker(others[0], "arith.constant") if len(others) == 1 else None
-    return made.attributes["value"] if made is not None else None

@@ -3,16 +3,17 @@
 from typing import Any
 
 from attn_mlir.backends.gpu.scalar_printer import float_literal
+from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.regions import around
-from attn_mlir.dialects.warp.copies import TURNED
+from attn_mlir.dialects.warp.copies import SLOPE, TURNED
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
 
-_SCALED = "attn_scaled_rows.cuh"
+_SCALED, _SLOPED = "attn_scaled_rows.cuh", "attn_sloped_rows.cuh"
 """Helpers of numbers that are computed with on their way to shared memory."""
 _SUMS = "attn_row_sums.cuh"
 """The helper that adds numbers up across lanes."""
@@ -64,17 +65,21 @@ def _wait(printer: WarpPrinter, op: ir.Operation) -> None:
 
 
 def _copy_rows(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
-    source, batch, head, row, target, barrier, stage = operands
-    columns, sizes = op.operands[4].type.shape[1], printer.arguments
+    source, batch, head, row, *slope, target, barrier, stage = operands
+    columns, sizes = op.operands[len(operands) - 3].type.shape[1], printer.arguments
     place = sizes.element(source, [f"({batch})", f"({head})"])
     to = f"attn::shared_address({target} + {stage} * {columns})"
     values = f"{to}, &{place}, {sizes.stride(source, 2)}, {row}, {sizes.size(source, 2)}, {at(barrier, stage)}"
     if op.name == "warp.copy_rows_async":
         printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
         return
-    printer.headers[_SCALED] = None
     factor, most = (float_literal(plain(op, name)) for name in ("factor", "most"))
-    printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
+    if constant(op.operands[SLOPE]) == 0:
+        printer.headers[_SCALED] = None
+        printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
+        return
+    printer.headers[_SLOPED] = None
+    printer.line(f"if (warp == 0) attn::slope_rows<{columns}>({values}, {factor}, {slope[0]}, {most});")
 
 
 def _make_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str, stage: str) -> None:

@@ -96,18 +96,27 @@ WARP_TOLD: Annotated[Kinds, _TOLD] = _kinds({
 """Whose drawing thread tells all warps their tiles: 1.01 to 1.07 times as fast at 1024 keys, 0.995 and more above, windows 1.02 to 1.09."""
 WARP_PAIRS: Annotated[Kinds, _BOTH] = _kinds({
     (64, 64, 128, 64): "softmax masked, sigmoid masked, sigmoid, softmax window masked",
-    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked",
+    (64, 64, 128, 128): "softmax documents, softmax documents masked, capped masked, rectified masked, softmax positions masked",
     (128, 128, 128, 64): "softmax documents masked, softmax window masked, sigmoid masked, capped masked, rectified masked, "
-                        "softmax keys",
+                        "softmax keys, softmax lengths masked, linear masked",
 })  # fmt: skip
 """Backward passes that the `warp` dialect makes. In units of the Hopper emitter's speed: causal softmax 1.00 to 1.06, sigmoid 1.02 to
 1.09, documents 1.02 to 1.63, softcap 1.02 to 1.05, normalised relu 1.02 to 1.03, windows 1.04 to 1.05, of 128 columns 1.01 to 1.02. Left
 out: all keys of 64 columns (0.94 to 1.00), and a fixed order (0.60 to 0.70)."""
-WARP_ADDED: Annotated[Kinds, _LATER] = _kinds({(128, 128, 128, 64): "sigmoid masked, capped masked, rectified masked, softmax keys"})
-"""Of those, what makes dq an iteration late, has warps that only add, and stores first sums where the Hopper emitter does: sigmoid 0.99 to
-1.04, softcap 0.99 to 1.02, normalised relu 1.02 to 1.06, a number of each key 0.98 to 1.00 of its speed."""
+_WIDE_PAIRS = Provenance("2026-11-28", "H200", "docs/notes/warp-pairs-128.md")
+WARP_NAMED: Annotated[Kinds, _WIDE_PAIRS] = _kinds({
+    (128, 128, 128, 64): "sigmoid masked, rectified masked, softmax keys, capped masked, linear masked",
+})  # fmt: skip
+"""Of `WARP_ADDED`, those whose consumers tell each other of weights by named barriers."""
+WARP_LANES: Annotated[Kinds, _WIDE_PAIRS] = _kinds({
+    (128, 128, 128, 64): "capped masked, linear masked, softmax lengths masked, softmax window masked",
+})  # fmt: skip
+"""Of `WARP_ADDED`, those whose addresses are made of unsigned lanes; the others were not timed so beside what they were."""
+WARP_ADDED: Annotated[Kinds, _WIDE_PAIRS] = WARP_NAMED | WARP_LANES | _kinds({(64, 64, 128, 128): "softmax positions masked"})
+"""Of those, what has warps that only add, of 128 columns makes dq an iteration late, and stores first sums where the Hopper emitter does:
+0.98 to 1.07 of its speed. Causal softmax of 128 columns, with and without ALiBi, has 0.96 to 1.01, the least in groups of heads."""
 HOPPER_FEW: Annotated[Kinds, Provenance("2026-11-28", "H200", "docs/notes/backward-claims.md")] = _kinds({
-    (64, 64, 128, 64): "softmax masked", (128, 128, 128, 64): "softmax masked",
+    (64, 64, 128, 64): "softmax masked",
 })  # fmt: skip
 """Of these, those that stay with the Hopper emitter for few keys, whose first sums are stored: 1.07 times as fast at S 1024."""
 _PACKED = Provenance("2026-11-28", "H100", "docs/notes/warp-families-later.md")

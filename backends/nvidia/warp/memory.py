@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from attn_mlir.backends.nvidia.forming.facts import said
 from attn_mlir.backends.nvidia.hopper.wgmma import COLUMNS, ROW_BYTES
 from attn_mlir.backends.nvidia.warp import scalars
 from attn_mlir.backends.nvidia.warp.elements import element
@@ -166,9 +167,13 @@ def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -
 
 
 def lane_here(printer: WarpPrinter) -> str:
-    """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept."""
+    """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept.
+
+    They do not see either that it is no less than 0: as an unsigned number (`lanes` in the schedule), quotients take fewer instructions.
+    """
     name = printer.names.fresh("lane_here")
-    printer.line(f"const int {name} = attn::opaque(lane);")
+    kind = "unsigned" if said(printer.kernel, "lanes", "signed") == "unsigned" else "int"
+    printer.line(f"const {kind} {name} = attn::opaque(lane);")
     return name
 
 

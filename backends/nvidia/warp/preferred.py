@@ -107,7 +107,9 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str 
     known = {**{name: value for name, value in asked.items() if name in FIELDS}, **fields}
     kept = {name: value for name, value in known.items() if name in read or name.startswith(attributes.LAUNCH)}
     if key in families.WARP_ADDED and dense:
-        kept |= {name: asked.get(name, value) for name, value in thresholds.ADDED_BACKWARD.items()}
+        added: Fields = thresholds.ADDED_BACKWARD | ({"named": 1} if key in families.WARP_NAMED else {})
+        added |= {"lanes": "unsigned"} if key in families.WARP_LANES else {}
+        kept |= {name: asked.get(name, value) for name, value in added.items()}
         kept |= {name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {}
     elif kept.get("key_sums") == _LATE and "key_sums" not in asked:
         del kept["key_sums"]  # without warps that add, none was faster than the Hopper emitter's in all shapes
@@ -281,7 +283,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     """What weights of a backward pass are: by exponentials, its mask, and whether it reads numbers of queries, as softmax does.
 
     Other ops of pairs spill. "documents": blocks of queries are looked for; "window": a mask has two sides; "positions": scores have terms
-    of positions; "keys": captured numbers of keys are added.
+    of positions; "keys": captured numbers of keys are added; "lengths": a mask reads an integer of the head or batch entry.
     """
     arguments = list(kernel.regions[0].blocks[0].arguments)
     reads = [read for map_ in maps for read in find_all(map_, "memref.load")]
@@ -289,6 +291,7 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
     floats = {value for value in numbers if isinstance(ir.MemRefType(value.type).element_type, ir.F32Type)}
     keys = {read.operands[0] for read in reads if _places(read) <= {_FIRST}} & floats
     of_rows = len(floats - keys - {read.operands[0] for read in reads if not any(_places(read))})
+    lengths = {read.operands[0] for read in reads if not any(_places(read))} - floats
     sums = ir.ArrayAttr(facts["outputs"]) if "outputs" in facts else []
     counts = {sum(op.name in _EXPONENTIALS for op in walk(map_)) for map_ in maps}
     limits = sum(isinstance(argument.type, ir.IndexType) for argument in arguments[:-1])
@@ -312,9 +315,10 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
         return None  # softcap before a relu; other masks of two sides
     normalised = _WEIGHTS.get(count) if of_rows == (3 if keys else 2) else "linear" if not count and of_rows == 1 else None
     weight = "sigmoid" if count == 1 and not floats else "rectified" if rectified else normalised
-    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "masked": _is_masked(maps)}
+    kinds = {"documents": documents, "window": window, "positions": placed, "keys": keys, "lengths": lengths and not documents}
+    kinds["masked"] = _is_masked(maps)
     told = [weight, *(word for word, said in kinds.items() if said)]
-    return None if weight is None or (numbers - floats and not documents) else " ".join(word for word in told if word)
+    return None if weight is None or (numbers - floats - lengths and not documents) else " ".join(word for word in told if word)
 
 
 def _is_packed(kernel: ir.Operation) -> bool:

@@ -49,6 +49,7 @@ _SCORES = (
     "warp-reverse-",
     "warp-bound-",
     "warp-scale-",
+    "warp-slope-",
     "warp-hold-",
     "warp-round-",
     "warp-split-maps",

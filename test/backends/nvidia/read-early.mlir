@@ -1,4 +1,4 @@
-// What a map of the first product needs of its column is read before the wait for that product.
+// What a map of the first product needs of its column is read before the wait for that product, and so is the same number of a later map.
 // RUN: attn-opt %s --split-input-file -p 'warp-read-early' | FileCheck %s
 
 !acc = tensor<64x64xf32, #warp.layout<"wgmma", "tile">>
@@ -18,6 +18,11 @@
 // CHECK: %[[READ:.*]] = tensor.extract %[[EARLY]]
 // CHECK-NOT: memref.load
 // CHECK: arith.addf %{{.*}}, %[[READ]]
+// CHECK: %[[T:.*]] = "warp.mma_wait"
+// CHECK: "warp.map"
+// CHECK: tensor.extract %[[T]]
+// CHECK-NEXT: %[[AGAIN:.*]] = tensor.extract %[[EARLY]]
+// CHECK-NEXT: arith.mulf %{{.*}}, %[[AGAIN]]
 "warp.kernel"() ({
 ^bb0(%n: index):
   %c0 = arith.constant 0 : index
@@ -47,7 +52,15 @@
       %t0 = "warp.mma_async"(%r1, %k, %k, %false) {transpose_a = false, transpose_b = true} : (!acc, !tile, !tile, i1) -> !warp.pending<!acc>
       "warp.mma_commit"() : () -> ()
       %t = "warp.mma_wait"(%t0) {pending = 0} : (!warp.pending<!acc>) -> !acc
-      scf.yield %p : !acc
+      %q = "warp.map"() ({
+      ^bb0(%i: index, %j: index):
+        %a = tensor.extract %t[%i, %j] : !acc
+        %b = memref.load %lse[%c0, %j] : !numbers
+        %c = arith.mulf %b, %two : f32
+        %d = arith.mulf %a, %c : f32
+        "warp.yield"(%d) {operandSegmentSizes = array<i32: 1, 0, 0>} : (f32) -> ()
+      }) {reductions = [""], shape = array<i64: 64, 64>, resultSegmentSizes = array<i32: 1, 0, 0>} : () -> !acc
+      scf.yield %q : !acc
     }
   }) {registers = 240 : i64, sym_name = "all", warpgroups = 1 : i64, warps = 4 : i64} : () -> ()
 }) {function = "", lanes = 32 : i64, register_file = 65536 : i64, registers = 248 : i64, shared_limit = 232448 : i64, sym_name = "f", warp.schedule = {early = 1 : i64}} : () -> ()

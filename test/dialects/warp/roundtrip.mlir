@@ -16,6 +16,7 @@
 "warp.kernel"() ({
 ^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %semaphore: memref<?xi32>):
   %c0 = arith.constant 0 : index
+  %zero = arith.constant 0.0 : f32
   %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %ones = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
   %sums = "warp.alloc"() : () -> memref<1x64x64xf32, #smem>
@@ -87,8 +88,8 @@
     "warp.copy_window_async"(%lse, %c0, %c0, %c0, %window, %landed, %c0) {rows = 1}
         : (memref<?x?x?xf32>, index, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.copy_rows_scaled"(%[[LSE]], {{.*}}) {factor = 5.000000e-01 : f32, most = 0x7F800000 : f32}
-    "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
-        : (memref<?x?x?xf32>, index, index, index, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %zero, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
+        : (memref<?x?x?xf32>, index, index, index, f32, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.make_rows"(%{{.*}}) ({
     "warp.make_rows"(%numbers, %landed, %c0) ({
     ^bb0(%place: index):

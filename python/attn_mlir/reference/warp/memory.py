@@ -263,7 +263,7 @@ def _copy_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
 
 def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """Copies by lanes."""
-    source, batch, head, row, target, barrier, stage = operands
+    source, batch, head, row, *slope, target, barrier, stage = operands
     yield
     place_of(inst, source, batch, head)
     slot, warp = stage_of(inst, barrier, stage), unit.active[0]
@@ -276,7 +276,9 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
     landed = np.zeros(target.array.shape[1])
     landed[skipped : skipped + len(found)] = found
     if inst.name == "warp.copy_rows_scaled":
-        landed = np.minimum(np.float32(inst.attributes["factor"]) * landed.astype(np.float32), np.float32(inst.attributes["most"]))
+        places = np.minimum(np.arange(len(landed)), skipped + len(found) - 1).astype(np.float32)
+        sums = np.float32(inst.attributes["factor"]) * landed.astype(np.float32) + np.float32(slope[0]) * places
+        landed = np.minimum(sums, np.float32(inst.attributes["most"]))
     land_by_halves(machine, inst, slot, access, (target.array[stage], landed))
 
 
