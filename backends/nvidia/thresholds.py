@@ -164,6 +164,8 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
+PAGED_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/serving-h200.md")] = {1: 40, 2: 40, 3: 32}
+"""Those of warps that copy rows from pages, beside so many warpgroups of consumers."""
 HOPPER_STATES: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-27", "H100, H200", "docs/notes/linear-sequences.md")] = frozenset({
     (64, 64), (256, 64),
 })  # fmt: skip

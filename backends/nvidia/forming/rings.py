@@ -9,6 +9,7 @@ from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import STEP, bytes_of, padded, stages_and_arrivals
+from attn_mlir.dialects.warp.pages import PART_ROWS
 from attn_mlir.mlir import arith, ir, scf
 from attn_mlir.passes.regions import find_all, maker
 
@@ -58,10 +59,11 @@ class SharedRing:
 
 @dataclass(frozen=True)
 class RingBuffer(SharedRing):
-    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back."""
+    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back. `table`: of the pages where its rows are."""
 
     full: ir.Value
     free: ir.Value
+    table: ir.Value | None = None
 
 
 def buffer(name: str, source: ir.Value, rows: int) -> ir.Value:
@@ -102,15 +104,21 @@ def tile_of(buffer: ir.Value) -> ir.MemRefType:
     return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
 
-def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: str = "") -> RingBuffer:
+def make(
+    name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: str = "", table: ir.Value | None = None
+) -> RingBuffer:
     """A ring of one stage for tiles of this shape, which all warps of so many warpgroups give back.
 
-    `turned`: for their transposes, which are made "here", by who copies, or "ahead", before the kernel.
+    `turned`: for their transposes, which are made "here", by who copies, or "ahead", before the kernel. `table`: rows lie in pages, which
+    all warps of a warpgroup copy. Raises Refused for tiles of which they cannot.
     """
+    if table is not None and (shape[0] % PART_ROWS or turned):
+        raise Refused(f"rows in pages are copied in parts of {PART_ROWS}, as they are, and this ring has {shape[0]} of {source.type}")
     type_, here = ir.MemRefType(source.type), turned == "here"
     raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if here else None
-    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if here else 1, WARPS * warpgroups))
-    return RingBuffer(name, source, frame.buffer, count, raw, bool(turned), frame.full, frame.free)
+    shared = here or table is not None
+    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if shared else 1, WARPS * warpgroups))
+    return RingBuffer(name, source, frame.buffer, count, raw, bool(turned), frame.full, frame.free, table)
 
 
 def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
@@ -126,7 +134,8 @@ def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, i
 def fill(
     ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, before: Callable[[], None] | None = None
 ) -> tuple[ir.Value, ir.Value]:
-    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column) into use number `count` of a ring; all wait for it.
+    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column; in pages the row before which the sequence ends in
+    place of a column) into use number `count` of a ring; all wait for it.
 
     Gives the tile and the number of its stage. `before` makes what that warpgroup does before.
     """
@@ -154,9 +163,13 @@ def fill(
 
 
 def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use: tuple[ir.Value, ir.Value]) -> None:
-    """Waits until a stage is free, and lets one thread copy a tile there."""
+    """Waits until a stage is free, and lets one thread copy a tile there, or all warps one that lies in pages."""
     stage, phase = use
     build.op("wait", [to.free, stage, arith.XOrIOp(phase, build.index(1)).result])
+    if ring.table is not None:
+        batch, head, row, end = place
+        build.op("copy_pages_async", [ring.source, ring.table, batch, head, row, end, tile, to.full, stage])
+        return
     with ir.InsertionPoint(build.elect()):
         build.op("arrive_expect", [to.full, stage], bytes=bytes_of(tile.type))
         copy = build.op("copy_async", [ring.source, *place, tile, to.full, stage])
@@ -218,6 +231,16 @@ def deepen(kernel: ir.Operation, wanted: Mapping[ir.Value, int]) -> None:
             value.set_type(_with_stages(value.type, stages))
     for op, stages in counts.items():
         op.attributes["stages"] = i64(stages)
+
+
+COPIES = ("warp.copy_async", "warp.copy_pages_async")
+"""Copies that fill stages of rings; their last operands are a tile, a barrier, and the number of its stage."""
+
+
+def filled_by(copy: ir.Operation) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The tile that one of `COPIES` fills, the barrier where its bytes count, and the number of the stage."""
+    tile, barrier, stage = list(copy.operands)[-3:]
+    return tile, barrier, stage
 
 
 def stages_of(type_: ir.Type) -> int:

@@ -122,3 +122,8 @@ WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
     (64, 64, 128, 128): "capped masked, rectified masked",
 })  # fmt: skip
 """Kernels on packed sequences that it makes: forward, told, 0.99 to 1.65 times as fast, backward 0.99 to 1.15; of 128 columns 0.88."""
+WARP_PAGED: Annotated[Kinds, Provenance("2026-11-28", "H200", "docs/notes/serving-h200.md")] = _kinds({
+    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+})  # fmt: skip
+"""Those whose keys lie in pages."""
