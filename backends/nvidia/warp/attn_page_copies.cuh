@@ -41,32 +41,19 @@ template <int Rows, int Atoms, int Columns, int RowBytes, int Warps>
 ATTN_DEVICE void copy_pages(uint32_t to, const CUtensorMap *whole, const CUtensorMap *single, const int *table, long long step, int size, int head,
                             int row, int end, uint32_t barrier, int warp, int lane) {
   constexpr int kParts = Rows / kPartRows, kEach = (kParts + Warps - 1) / Warps, kAtom = Rows * RowBytes;
+  asm volatile("" : "+r"(size)); // not before loops: this is cheaper than a register of a producer
   const float reciprocal = __fdividef(1.f, static_cast<float>(size / kPartRows));
   const int first = row + (min(lane, kEach - 1) * Warps + warp) * kPartRows, number = page_of(first, reciprocal);
   const int found = first < end ? table[number * step] : 0, place = first - number * size;
-  int pages[kEach], places[kEach];
+  const bool chosen = elect_one();
+  const int own = kParts % Warps == 0 || warp < kParts % Warps ? kEach : kEach - 1;
+  if (chosen) barrier_arrive_expect(barrier, own * (kPartRows * Atoms * RowBytes));
 #pragma unroll
   for (int turn = 0; turn < kEach; ++turn) {
-    pages[turn] = __shfl_sync(0xffffffffu, found, turn);
-    places[turn] = __shfl_sync(0xffffffffu, place, turn);
-  }
-  if (elect_one()) {
-    const int own = kParts % Warps == 0 || warp < kParts % Warps ? kEach : kEach - 1;
-    barrier_arrive_expect(barrier, own * (kPartRows * Atoms * RowBytes));
-    if (kParts % Warps == 0 && row + Rows <= end) {
-#pragma unroll
-      for (int turn = 0; turn < kEach; ++turn)
-        copy_part<Atoms, Columns, RowBytes, kAtom>(to + (turn * Warps + warp) * (kPartRows * RowBytes), whole, single, barrier, kPartRows,
-                                                   places[turn], head, pages[turn]);
-    } else {
-#pragma unroll
-      for (int turn = 0; turn < kEach; ++turn) {
-        const int part = turn * Warps + warp;
-        if (part < kParts)
-          copy_part<Atoms, Columns, RowBytes, kAtom>(to + part * (kPartRows * RowBytes), whole, single, barrier, end - row - part * kPartRows,
-                                                     places[turn], head, pages[turn]);
-      }
-    }
+    const int part = turn * Warps + warp, page = __shfl_sync(0xffffffffu, found, turn), at = __shfl_sync(0xffffffffu, place, turn);
+    if (chosen && part < kParts)
+      copy_part<Atoms, Columns, RowBytes, kAtom>(to + part * (kPartRows * RowBytes), whole, single, barrier, end - row - part * kPartRows, at,
+                                                 head, page);
   }
   page_ahead(table + page_of(max(min(first + Rows, end - 1), 0), reciprocal) * step);
   __syncwarp();
