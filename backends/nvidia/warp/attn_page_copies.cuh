@@ -42,7 +42,7 @@ ATTN_DEVICE void copy_pages(uint32_t to, const CUtensorMap *whole, const CUtenso
                             int row, int end, uint32_t barrier, int warp, int lane) {
   constexpr int kParts = Rows / kPartRows, kEach = (kParts + Warps - 1) / Warps, kAtom = Rows * RowBytes;
   asm volatile("" : "+r"(size)); // not before loops: this is cheaper than a register of a producer
-  const float reciprocal = __fdividef(1.f, static_cast<float>(size / kPartRows));
+  const float reciprocal = 1.f / static_cast<float>(size / kPartRows);
   const int first = row + (min(lane, kEach - 1) * Warps + warp) * kPartRows, number = page_of(first, reciprocal);
   const int found = first < end ? table[number * step] : 0, place = first - number * size;
   const bool chosen = elect_one();
