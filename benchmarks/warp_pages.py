@@ -22,15 +22,21 @@ from warp_families import Case, build, loaded
 from warp_packed import Traced, traced
 
 import attn_mlir
-from attn_mlir import masks
+from attn_mlir import masks, mods, rows
 
 Tensor = torch.Tensor
 Run = Callable[[Sequence[Any]], list[Tensor]]
-MASKS: dict[str, Any] = {
-    "causal": masks.causal("bottom_right"),
-    "full": None,
-    "window": masks.sliding_window(300, 0, align="bottom_right"),
+_CAUSAL: dict[str, Any] = {"mask_mod": masks.causal("bottom_right")}
+_WINDOW, _CAP = 300, 20.0
+FAMILIES: dict[str, tuple[dict[str, Any], list[Any]]] = {
+    "causal": (_CAUSAL, []),
+    "full": ({}, []),
+    "window": ({"mask_mod": masks.sliding_window(_WINDOW, 0, align="bottom_right")}, [_WINDOW, 0]),
+    "lse": ({**_CAUSAL, "return_lse": True}, []),
+    "sigmoid": ({**_CAUSAL, "row": rows.sigmoid}, []),
+    "softcap": ({**_CAUSAL, "score_mod": mods.softcap(_CAP)}, [_CAP]),
 }
+"""How programs are written, and the numbers that they capture."""
 QUERIES, KEYS = (1, 3, 200, 2, 127, 65, 0, 40), (1, 17, 1000, 0, 127, 300, 50, 16)
 """Of the sequences that are compared."""
 MIXED = tuple(range(1024, 8193, 1024))
@@ -58,8 +64,7 @@ class Served(Case):
     def text(self) -> str:
         dtype = torch.float16 if self.element == "f16" else torch.bfloat16
         q, k = torch.zeros(4, self.group, self.columns[0], dtype=dtype), torch.zeros(2, 16, 1, self.columns[0], dtype=dtype)
-        ints, mask = torch.int32, MASKS[self.family]
-        more: dict[str, Any] = {} if mask is None else {"mask_mod": mask}
+        ints, more = torch.int32, FAMILIES[self.family][0]
         places: dict[str, Any] = {"cu_seqlens_k": torch.tensor([0, 4, 20], dtype=ints)}
         if self.paged:
             places = {"seqused_k": torch.tensor([3, 9], dtype=ints), "block_table": torch.tensor([[0], [1]], dtype=ints)}
@@ -120,9 +125,13 @@ class Problem:
             q, k, v = (x[i : i + c].double().transpose(0, 1) for x, i, c in ((self.q, a, n), (self.k, b, m), (self.v, b, m)))
             k, v = (x.repeat_interleave(len(q) // len(x), 0) for x in (k, v))
             scores = q @ k.mT / q.shape[-1] ** 0.5
+            scores = _CAP * (scores / _CAP).tanh() if family == "softcap" else scores
             apart = torch.arange(n, device="cuda")[:, None] + (m - n) - torch.arange(m, device="cuda")
-            seen = {"full": apart == apart, "causal": apart >= 0, "window": (apart >= 0) & (apart <= 300)}[family]
-            found.append(scores.masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0) @ v)
+            seen = {"full": apart == apart, "window": (apart >= 0) & (apart <= _WINDOW)}.get(family, apart >= 0)
+            if family == "sigmoid":
+                found.append((scores.sigmoid() * seen) @ v)
+            else:
+                found.append(scores.masked_fill(~seen, -math.inf).softmax(-1).nan_to_num(0) @ v)
             a, b = a + n, b + m
         return torch.cat(found, 1)[None]
 
@@ -134,7 +143,7 @@ def _places(lengths: Sequence[int]) -> tuple[Tensor, Tensor]:
 
 def inputs_of(case: Served, problem: Problem, size: int) -> list[Any]:
     """What the kernel of a case takes."""
-    return problem.pages(size) if case.paged else problem.packed()
+    return [*(problem.pages(size) if case.paged else problem.packed()), *FAMILIES[case.family][1]]
 
 
 def check(cases: Sequence[Served], folder: Path, sizes: Sequence[int]) -> None:
@@ -147,7 +156,7 @@ def check(cases: Sequence[Served], folder: Path, sizes: Sequence[int]) -> None:
                 told.append("not there")
                 break
             inputs = inputs_of(case, problem, size)
-            (got,), (again,) = run(inputs), run(inputs)
+            got, again = run(inputs)[0], run(inputs)[0]
             wanted = problem.right(case.family)
             apart = float((got.double() - wanted).norm() / wanted.norm())
             told.append(f"{size} {apart:.0e}{' WRONG' * (not apart <= WORST)}{'' if torch.equal(got, again) else ' bits differ'}")

@@ -53,7 +53,7 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
         return None  # wider queries: `hopper` widens tiles of keys and values
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
     if "paged" in facts and not narrow and not target.bulk_copies:
-        raise UnsupportedError("'warp' reads keys in pages (block_table) on Hopper alone: gather the pages, or use the CPU")
+        raise UnsupportedError("'warp' reads no keys in pages (block_table) on chips without TMA: gather the pages, or use the CPU")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
         if target.bulk_copies:
