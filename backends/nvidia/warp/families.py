@@ -123,7 +123,9 @@ WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
 })  # fmt: skip
 """Kernels on packed sequences that it makes: forward, told, 0.99 to 1.65 times as fast, backward 0.99 to 1.15; of 128 columns 0.88."""
 WARP_PAGED: Annotated[Kinds, Provenance("2026-11-28", "H200", "docs/notes/serving-h200.md")] = _kinds({
-    (64, 64, 192, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
-    (128, 128, 128, 128): "softmax, softmax masked, softmax exact, softmax exact masked, softmax window masked",
+    (32, 32, 192, 128): "softmax, softmax masked", (96, 96, 128, 128): "softmax, softmax masked",
+    (64, 64, 192, 128): "softmax, softmax masked, softmax window masked, quotient, quotient masked, capped masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked, quotient, quotient masked, capped masked",
+    (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax, softmax masked",
 })  # fmt: skip
 """Those whose keys lie in pages."""

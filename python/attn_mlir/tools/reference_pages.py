@@ -32,7 +32,7 @@ DIALECTS = {
     "warp": (
         Page("structure", "roles and tiles of a kernel", ("structure",)),
         Page("barriers", "barriers", ("barriers",)),
-        Page("copies", "asynchronous copies", ("copies",)),
+        Page("copies", "asynchronous copies", ("copies", "pages")),
         Page("windows", "windows of captured tensors", ("windows",)),
         Page("products", "products, and computation on fragments", ("products", "fragments")),
         Page("memory", "shared and global memory", ("memory", "rows")),
