@@ -166,8 +166,8 @@ class Former:
             self.rings[source, rows] = self._ring(name, self.known[argument], [rows, rings.padded(type_.shape[3])], turned)
 
     def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
-        table = self.packed and self.packed.table_of(source, self.known)
-        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned, table)
+        pages = self.packed and self.packed.pages_of(source, self.known)
+        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned, pages)
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """The argument that a tensor is, or is some columns of, and the first of these; None for 0."""

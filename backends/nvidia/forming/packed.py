@@ -38,7 +38,7 @@ class Packed:
     """The arguments that hold the lengths of sequences, first those of the rows that are the programs'."""
     over: ir.Value
     """The tensor whose rows these are."""
-    paged: frozenset[ir.Value] = frozenset()
+    paged: tuple[ir.Value, ...] = ()
     """The arguments whose rows lie in pages, by `table`, another one."""
     table: ir.Value | None = None
 
@@ -52,7 +52,7 @@ class Packed:
         numbers = ir.DenseI64ArrayAttr(facts["ragged"]) if "ragged" in facts else []
         lengths = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["lengths"]))
         over = arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
-        paged = frozenset(arguments[n] for n in ir.DenseI64ArrayAttr(facts["paged"])) if "paged" in facts else frozenset[ir.Value]()
+        paged = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["paged"])) if "paged" in facts else ()
         table = arguments[ir.IntegerAttr(facts["table"]).value] if paged else None
         return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths, over, paged, table)
 
@@ -85,9 +85,13 @@ class Packed:
                 return op.results[0]
         raise Refused("the length of the sequence of an item is not read")
 
-    def table_of(self, source: ir.Value, known: Mapping[ir.Value, ir.Value]) -> ir.Value | None:
-        """The table of the pages that a tensor's rows lie in, None without one. `known`: what stands for the function's values."""
-        return known[self.table] if self.table is not None and source in map(known.get, self.paged) else None
+    def pages_of(self, source: ir.Value, known: Mapping[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value] | None:
+        """The table of the pages that a tensor's rows lie in, and a tensor whose pages have the size of all; None where they lie in none.
+
+        `known`: what stands for the function's values.
+        """
+        paged = [known[value] for value in self.paged]
+        return (known[self.table], paged[0]) if self.table is not None and source in paged else None
 
     def _is_number(self, value: ir.Value, column: int) -> bool:
         """Whether a value is this number of the program's item."""

@@ -15,7 +15,7 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = (
     *("warp.map", "warp.reduce", "warp.drop", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.columns", "warp.yield"),
-    *("warp.block_id", "warp.block_count"),
+    *("warp.block_id", "warp.block_count", "warp.find_pages"),
 )
 
 _PAGES = "warp.copy_pages_async"

@@ -11,8 +11,21 @@ constexpr int kPartRows = 16;
 ATTN_DEVICE int page_of(int row, float reciprocal) {
   return static_cast<int>(fmaf(static_cast<float>(row / kPartRows), reciprocal, 0.5f * reciprocal));
 }
-// Brings what the next block will ask a table for.
-ATTN_DEVICE void page_ahead(const int *table) { asm volatile("prefetch.global.L1 [%0];" ::"l"(table)); }
+// Lanes look for the page of a part each, of those that their warp copies, and for its place there, and tell all; nothing is read of parts from
+// `end` on.
+template <int Parts, int Warps>
+ATTN_DEVICE void find_pages(const int *table, long long step, int size, int row, int end, int warp, int lane, int (&pages)[(Parts + Warps - 1) / Warps],
+                            int (&places)[(Parts + Warps - 1) / Warps]) {
+  constexpr int kEach = (Parts + Warps - 1) / Warps;
+  const float reciprocal = 1.f / static_cast<float>(size / kPartRows);
+  const int first = row + (min(lane, kEach - 1) * Warps + warp) * kPartRows, number = page_of(first, reciprocal);
+  const int page = first < end ? table[number * step] : 0, place = first - number * size;
+#pragma unroll
+  for (int turn = 0; turn < kEach; ++turn) {
+    pages[turn] = __shfl_sync(0xffffffffu, page, turn);
+    places[turn] = __shfl_sync(0xffffffffu, place, turn);
+  }
+}
 
 // A part of a page, of which the rows from `left` on are zeros, as a page may hold anything there: they are copied from columns that a tensor does
 // not have, those of a part in which a sequence ends one by one. `whole` describes boxes of 16 rows and `Columns` columns, `single` of one row;
@@ -34,28 +47,24 @@ ATTN_DEVICE void copy_part(uint32_t to, const CUtensorMap *whole, const CUtensor
   }
 }
 
-// The share of one of `Warps` warps in `Rows` rows from `row` on of a sequence with a row `table` of pages, of which those from `end` on are zeros.
-// Lanes look for a page each; one asks for all, and arrives before, for the bytes of its warp. All lanes are there then, as the stage may be used
-// again before another one has seen that it was free.
+// The share of one of `Warps` warps in a tile of `Rows` rows, of which those from `left` on are zeros. One lane asks for all, and arrives before, for the bytes of its warp. All lanes are there then, as the stage may be used again before another one has seen that
+// it was free.
 template <int Rows, int Atoms, int Columns, int RowBytes, int Warps>
-ATTN_DEVICE void copy_pages(uint32_t to, const CUtensorMap *whole, const CUtensorMap *single, const int *table, long long step, int size, int head,
-                            int row, int end, uint32_t barrier, int warp, int lane) {
+ATTN_DEVICE void copy_pages(uint32_t to, const CUtensorMap *whole, const CUtensorMap *single, const int (&pages)[(Rows / kPartRows + Warps - 1) / Warps],
+                            const int (&places)[(Rows / kPartRows + Warps - 1) / Warps], int head, int left, uint32_t barrier, int warp) {
   constexpr int kParts = Rows / kPartRows, kEach = (kParts + Warps - 1) / Warps, kAtom = Rows * RowBytes;
-  asm volatile("" : "+r"(size)); // not before loops: this is cheaper than a register of a producer
-  const float reciprocal = 1.f / static_cast<float>(size / kPartRows);
-  const int first = row + (min(lane, kEach - 1) * Warps + warp) * kPartRows, number = page_of(first, reciprocal);
-  const int found = first < end ? table[number * step] : 0, place = first - number * size;
-  const bool chosen = elect_one();
-  const int own = kParts % Warps == 0 || warp < kParts % Warps ? kEach : kEach - 1;
-  if (chosen) barrier_arrive_expect(barrier, own * (kPartRows * Atoms * RowBytes));
+  __syncwarp();
+  if (elect_one()) {
+    const int own = kParts % Warps == 0 || warp < kParts % Warps ? kEach : kEach - 1;
+    barrier_arrive_expect(barrier, own * (kPartRows * Atoms * RowBytes));
 #pragma unroll
-  for (int turn = 0; turn < kEach; ++turn) {
-    const int part = turn * Warps + warp, page = __shfl_sync(0xffffffffu, found, turn), at = __shfl_sync(0xffffffffu, place, turn);
-    if (chosen && part < kParts)
-      copy_part<Atoms, Columns, RowBytes, kAtom>(to + part * (kPartRows * RowBytes), whole, single, barrier, end - row - part * kPartRows, at,
-                                                 head, page);
+    for (int turn = 0; turn < kEach; ++turn) {
+      const int part = turn * Warps + warp;
+      if (part < kParts)
+        copy_part<Atoms, Columns, RowBytes, kAtom>(to + part * (kPartRows * RowBytes), whole, single, barrier, left - part * kPartRows,
+                                                   places[turn], head, pages[turn]);
+    }
   }
-  page_ahead(table + page_of(max(min(first + Rows, end - 1), 0), reciprocal) * step);
   __syncwarp();
 }
 

@@ -35,7 +35,7 @@ RULES: dict[str, Rule] = {
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
         "add_async arrive arrive_expect copy_async copy_pages_async copy_rows_async copy_rows_scaled copy_window_async "
-        "drop fence_async hold make_rows mbarrier mma_async mma_begin mma_commit mma_wait registers store_async "
+        "drop fence_async find_pages hold make_rows mbarrier mma_async mma_begin mma_commit mma_wait registers store_async "
         "store_commit store_wait wait write_transposed"
     ).split()
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The rule of copies of rows that lie in pages: TMA, a part of 16 rows and the columns of one swizzle atom at a time."""
+"""Rules of rows that lie in pages: TMA copies them, a part of 16 rows and the columns of one swizzle atom at a time."""
 
 from typing import Any
 
@@ -15,16 +15,29 @@ _HEADER = "attn_page_copies.cuh"
 """Helpers of copies of pages."""
 
 
-def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, table: ir.Value, *operands: Any) -> None:
-    batch, head, row, end, tile, barrier, stage = operands
-    type_, sizes = op.operands[6].type, printer.arguments
+def _find(printer: WarpPrinter, op: ir.Operation, table: ir.Value, *operands: str) -> None:
+    """A warp holds what is found of the parts that it copies."""
+    batch, size, row, end = operands
     printer.headers[_HEADER] = None
-    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+    pages, places = (printer.name(result, hint) for result, hint in zip(op.results, ("pages", "places"), strict=True))
+    sizes, parts, warps = printer.arguments, op.results[0].type.shape[0], _warps(op)
+    values = [f"&{sizes.element(table, [operand(batch), '0'])}", sizes.stride(table, 1), size, row, end]
+    printer.line(f"int {pages}[{-(-parts // warps)}], {places}[{-(-parts // warps)}];")
+    printer.line(f"attn::find_pages<{parts}, {warps}>({', '.join(values)}, warp, lane, {pages}, {places});")
+
+
+def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: Any) -> None:
+    pages, places, head, row, end, tile, barrier, stage = operands
+    type_ = op.operands[6].type
     maps = [descriptor(printer, source, type_, rows) for rows in (PART_ROWS, 1)]
-    pages = [f"&{sizes.element(table, [operand(batch), '0'])}", sizes.stride(table, 1), sizes.size(source, 2)]
-    kind = f"{type_.shape[0]}, {len(atoms(tile, type_))}, {columns_of(type_)}, {tile.row}, {warps}"
-    values = [tile.address, *maps, *pages, head, row, end, at(barrier, stage), "warp", "lane"]
+    kind = f"{type_.shape[0]}, {len(atoms(tile, type_))}, {columns_of(type_)}, {tile.row}, {_warps(op)}"
+    values = [tile.address, *maps, pages, places, head, f"{end} - {operand(row)}", at(barrier, stage), "warp"]
     printer.line(f"attn::copy_pages<{kind}>({', '.join(values)});")
 
 
-RULES: dict[str, Rule] = {"warp.copy_pages_async": _copy}
+def _warps(op: ir.Operation) -> int:
+    """Of the role."""
+    return plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+
+
+RULES: dict[str, Rule] = {"warp.copy_pages_async": _copy, "warp.find_pages": _find}

@@ -1,4 +1,4 @@
-"""The rule of copies of rows that lie in pages."""
+"""Rules of rows that lie in pages: where they are, and copies of them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,21 +15,28 @@ from attn_mlir.reference.warp.program import Inst
 from attn_mlir.reference.warp.units import Steps, Tensor, View, Warpgroup
 
 
+def _find_pages(machine: Machine, unit: Warpgroup, inst: Inst, table: Tensor, *operands: int) -> list[list[int]]:
+    batch, size, row, end = operands
+    if row % PART_ROWS or size % PART_ROWS:
+        raise Fault("out of bounds", inst.location, f"looks for row {row} in pages of {size} rows: both are multiples of {PART_ROWS}")
+    rows = [row + n * PART_ROWS for n in range(inst.types[0].shape[0])]
+    most = max((r // size for r in rows if r < end), default=0)
+    if not (0 <= batch < len(table.array) and row >= 0 and most < table.array.shape[1]):
+        raise Fault("out of bounds", inst.location, f"reads entry {most} of sequence {batch} of a table of {list(table.array.shape)}")
+    return [[int(table.array[batch, r // size]) if r < end else 0 for r in rows], [r % size for r in rows]]
+
+
 def _copy_pages_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:
     """The parts of a warp land together, those of different warps each on their own, at any time from now on."""
-    source, table, batch, head, row, end, view, barrier, stage = operands
+    source, pages, places, head, row, end, view, barrier, stage = operands
     yield
-    slot, parts = stage_of(inst, barrier, stage), len(view.array) // PART_ROWS
-    if row % PART_ROWS or source.array.shape[2] % PART_ROWS:
-        message = f"copies from row {row} on of pages of {source.array.shape[2]} rows: both are multiples of {PART_ROWS}"
-        raise Fault("out of bounds", inst.location, message)
-    size = bytes_of(inst.sources[6]) // parts
+    slot, size = stage_of(inst, barrier, stage), bytes_of(inst.sources[6]) // len(pages)
     for warp in unit.active:
-        own = range(warp.number, parts, len(unit.active))
+        own = range(warp.number, len(pages), len(unit.active))
         access, landed = Access(("copy", next(machine.ids)), inst.location), list[tuple[View, np.ndarray]]()
         for part in own:
             to = view.part(part * PART_ROWS, PART_ROWS)
-            rows, cells = _part(inst, (source, table), (batch, head), row + part * PART_ROWS, end)
+            rows, cells = _part(inst, source, (pages[part], head, places[part]), end - row - part * PART_ROWS)
             machine.accesses.write(to.cells(), warp, access)
             machine.accesses.read(cells, warp, access, full=False)
             made = np.zeros(to.array.shape)
@@ -43,18 +50,13 @@ def _copy_pages_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: 
             machine.events.append(_landing(slot, access, landed, len(own) * size))
 
 
-def _part(inst: Inst, memory: tuple[Tensor, Tensor], place: tuple[int, int], first: int, end: int) -> tuple[np.ndarray, list[Any]]:
-    """The rows of a part before `end`, none of a page that there is not, and the names of their parts of memory."""
-    (source, table), (batch, head), count = memory, place, min(end - first, PART_ROWS)
-    pages, heads, size, _ = source.array.shape
-    if not (0 <= batch < len(table.array) and 0 <= head < heads):
-        raise Fault("out of bounds", inst.location, f"takes head {head} of {heads}, sequence {batch} of {len(table.array)}")
-    if count <= 0:
-        return source.array[0, 0, :0], []
-    if not 0 <= first // size < table.array.shape[1]:
-        raise Fault("out of bounds", inst.location, f"reads entry {first // size} of a table of {table.array.shape[1]} pages a sequence")
-    page, at = int(table.array[batch, first // size]), first % size
-    if not 0 <= page < pages:
+def _part(inst: Inst, source: Tensor, where: tuple[int, int, int], left: int) -> tuple[np.ndarray, list[Any]]:
+    """The rows of a part, at most `left`, none of a page that there is not, and the names of their parts of memory."""
+    (page, head, at), (pages, heads, size, _) = where, source.array.shape
+    if not 0 <= head < heads or at + PART_ROWS > size:
+        raise Fault("out of bounds", inst.location, f"takes head {head} of {heads}, rows from {at} on of {size}")
+    count = min(left, PART_ROWS)
+    if count <= 0 or not 0 <= page < pages:
         return source.array[0, 0, :0], []
     return source.array[page, head, at : at + count], [("global", source.number, page, head, at + n) for n in range(count)]
 
@@ -70,4 +72,4 @@ def _landing(slot: Barrier, access: Access, landed: list[tuple[View, np.ndarray]
     return land
 
 
-RULES: dict[str, Rule] = {"warp.copy_pages_async": _copy_pages_async}
+RULES: dict[str, Rule] = {"warp.copy_pages_async": _copy_pages_async, "warp.find_pages": _find_pages}
