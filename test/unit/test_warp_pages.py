@@ -129,11 +129,12 @@ def test_pages_that_there_are_not_are_zeros(monkeypatch: pytest.MonkeyPatch) -> 
     compare(o, packed(x, queries, keys, **CAUSAL))
 
 
-def _operand(number: int, value: int) -> Callable[[ir.Operation], None]:
-    """Adds to an operand of every copy of pages."""
+def _operand(which: str, number: int, value: int) -> Callable[[ir.Operation], None]:
+    """Adds to an operand of every search for pages, or copy of them."""
+    name = {"find": "warp.find_pages", "copy": "warp.copy_pages_async"}[which]
 
     def change(kernel: ir.Operation) -> None:
-        for op in find_all(kernel, "warp.copy_pages_async"):
+        for op in find_all(kernel, name):
             with op.location, ir.InsertionPoint(op):
                 op.operands[number] = arith.AddIOp(op.operands[number], build.index(value)).result
 
@@ -173,7 +174,7 @@ def edited(change: Callable[[ir.Operation], None], monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("change", "kinds"), [
-    (_operand(4, 8), "out of bounds"), (_operand(2, 5), "out of bounds"), (_operand(3, 1), "out of bounds"),
+    (_operand("find", 3, 8), "out of bounds"), (_operand("find", 1, 5), "out of bounds"), (_operand("copy", 3, 1), "out of bounds"),
     (_no_wait, "overwritten while read overwritten twice"), (_arrivals, "too many arrivals read before full wrong phase"),
 ], ids=["rows within a part", "another sequence", "another head", "no wait", "arrivals"])  # fmt: skip
 def test_faults_are_found(change: Callable[[ir.Operation], None], kinds: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,7 +187,7 @@ def test_faults_are_found(change: Callable[[ir.Operation], None], kinds: str, mo
 
 def test_rows_behind_the_last_key_are_nan(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests above see copies that read too far."""
-    edited(_operand(5, 9), monkeypatch)
+    edited(_operand("copy", 5, 9), monkeypatch)
     assert not torch.isfinite(paged(given(64, (5,), (20,), (1, 1)), 16, (5,), (20,))).all()
 
 

@@ -16,15 +16,17 @@
 // CHECK: %[[NARROW:.*]] = memref.load %[[LENGTHS]][%[[SEQUENCE:[0-9]+]]]
 // CHECK: %[[END:.*]] = arith.index_cast %[[NARROW]]
 // CHECK: scf.for %[[ROW:.*]] = %c0
-// CHECK: scf.if
+// CHECK: %[[FOUND:.*]]:2 = "warp.find_pages"(%[[TABLE]], %[[SEQUENCE]], %{{.*}}, %[[ROW]], %[[END]])
+// CHECK-NEXT: scf.if
 // CHECK: "warp.wait"
-// CHECK-NEXT: "warp.copy_pages_async"(%[[K]], %[[TABLE]], %[[SEQUENCE]], %{{.*}}, %[[ROW]], %[[END]], %{{.*}}, %[[FULL]], %{{.*}})
+// CHECK-NEXT: "warp.copy_pages_async"(%[[K]], %[[FOUND]]#0, %[[FOUND]]#1, %{{.*}}, %[[ROW]], %[[END]], %{{.*}}, %[[FULL]], %{{.*}})
 
 // ROLES: "warp.elect"() ({
 // ROLES-NEXT: "warp.wait"
 // ROLES-NEXT: "warp.arrive_expect"
 // ROLES-NEXT: "warp.copy_async"
 // ROLES: %[[STAGE:.*]]:2 = "warp.stage"(%{{.*}}) {stages = 2 : i64}
+// ROLES: "warp.find_pages"
 // ROLES: "warp.wait"(%{{.*}}, %[[STAGE]]#0, %{{.*}})
 // ROLES-NEXT: "warp.copy_pages_async"({{.*}}, %[[STAGE]]#0) : ({{.*}}!warp.barrier<2 : i64, 4 : i64>, index)
 // ROLES: }) {registers = 40 : i64, sym_name = "producer", warpgroups = 1 : i64, warps = 4 : i64}
