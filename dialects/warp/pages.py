@@ -7,6 +7,8 @@ from attn_mlir.dialects.warp.dialect import BarrierType, Warp
 from attn_mlir.dialects.warp.kinds import inside, is_global, is_shared, padded, swizzle_of
 from attn_mlir.mlir import ext, ir
 
+_MOST = 32
+"""Parts of a tile: a lane of a warp looks for each."""
 PART_ROWS = 16
 """Rows that are copied at a time, which lie in one page: pages have a multiple of them."""
 
@@ -15,7 +17,7 @@ class FindPagesOp(Warp.Operation, name="find_pages", traits=[ext.Pure]):
     """Where rows from `row` on of sequence `batch` lie: of each part of 16 rows its page, `table[batch, r / size]` for its first row r, and
     the place of that row there, r mod `size`. Pages have `size` rows. Of parts from `end` on nothing is read, and their page is 0.
 
-    `row` and `size` are multiples of 16. Each warp knows of the parts that it copies (`warp.copy_pages_async`).
+    `row` and `size` are multiples of 16. Lane l of each warp has the numbers of part l.
     """
 
     table: ext.Operand[Any]
@@ -31,9 +33,8 @@ class FindPagesOp(Warp.Operation, name="find_pages", traits=[ext.Pure]):
         listed = is_global(table, 2) and str(table.element_type) == "i32"
         if not check(self, listed, f"reads a table of pages, a memref [sequences, pages] of i32, got {table}"):
             return False
-        return check(
-            self, _parts(found) > 0 and found == self.places.type, f"gives two numbers of each part, got {found} and {self.places.type}"
-        )
+        fits = 0 < _parts(found) <= _MOST and found == self.places.type
+        return check(self, fits, f"gives two numbers of each part, {_MOST} parts at most, got {found} and {self.places.type}")
 
 
 def _parts(type_: ir.Type) -> int:

@@ -193,7 +193,7 @@ def test_rows_behind_the_last_key_are_nan(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.parametrize(("dim", "options"), [(64, CAUSAL), (128, {}), (128, WINDOW)], ids=str)
 def test_launched_kernels(dim: int, options: dict[str, Any]) -> None:
-    """Four warps copy 16 rows at a time, those of the part that a sequence ends in one by one; keys and values are no views."""
+    """Four warps copy 64 or 16 rows at a time, those of the part that a sequence ends in one by one; keys and values are no views."""
     q, k, used = torch.randn(30, 16, dim).half(), torch.randn(6, 16, 1, dim).half(), ints(30, 17, 1)
     table = torch.arange(6).int().view(3, 2)
     text = text_of(lambda: attention_varlen(q, k, k, offsets([9, 20, 1]), seqused_k=used, block_table=table, **options))
@@ -202,7 +202,7 @@ def test_launched_kernels(dim: int, options: dict[str, Any]) -> None:
     assert unit.schedule["emitter"] == "warp" and unit.kernel.paged == (1, 2) and not complaints(unit.code)
     assert unit.code.source.count(f"attn::copy_pages<128, {dim // 64}, 64, 128, 4>(") == 2
     boxes = {(each.argument, each.box): each.kind for each in unit.code.parameters if each.argument in (1, 2) and each.box[0]}
-    assert boxes == {(n, (64, rows)): "descriptor" for n in (1, 2) for rows in (16, 1)}
+    assert boxes == {(n, (64, rows)): "descriptor" for n in (1, 2) for rows in (64, 16, 1)}
 
 
 PAGES = r"""

@@ -13,31 +13,30 @@ from attn_mlir.mlir import ir
 
 _HEADER = "attn_page_copies.cuh"
 """Helpers of copies of pages."""
+_TALL = 64
+"""Rows of boxes where pages have whole ones: `kTall`."""
 
 
 def _find(printer: WarpPrinter, op: ir.Operation, table: ir.Value, *operands: str) -> None:
-    """A warp holds what is found of the parts that it copies."""
+    """Lane l of every warp holds what is found of part l."""
     batch, size, row, end = operands
     printer.headers[_HEADER] = None
-    pages, places = (printer.name(result, hint) for result, hint in zip(op.results, ("pages", "places"), strict=True))
-    sizes, parts, warps = printer.arguments, op.results[0].type.shape[0], _warps(op)
+    page, place = (printer.name(result, hint) for result, hint in zip(op.results, ("page", "place"), strict=True))
+    sizes, parts = printer.arguments, op.results[0].type.shape[0]
     values = [f"&{sizes.element(table, [operand(batch), '0'])}", sizes.stride(table, 1), size, row, end]
-    printer.line(f"int {pages}[{-(-parts // warps)}], {places}[{-(-parts // warps)}];")
-    printer.line(f"attn::find_pages<{parts}, {warps}>({', '.join(values)}, warp, lane, {pages}, {places});")
+    printer.line(f"int {page}, {place};", f"attn::find_pages<{parts}>({', '.join(values)}, lane, {page}, {place});")
 
 
 def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: Any) -> None:
-    pages, places, head, row, end, tile, barrier, stage = operands
+    page, place, head, row, end, tile, barrier, stage = operands
     type_ = op.operands[6].type
-    maps = [descriptor(printer, source, type_, rows) for rows in (PART_ROWS, 1)]
-    kind = f"{type_.shape[0]}, {len(atoms(tile, type_))}, {columns_of(type_)}, {tile.row}, {_warps(op)}"
-    values = [tile.address, *maps, pages, places, head, f"{end} - {operand(row)}", at(barrier, stage), "warp"]
+    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+    tall = PART_ROWS if type_.shape[0] % _TALL else _TALL
+    maps = [descriptor(printer, source, type_, rows) for rows in (tall, PART_ROWS, 1)]
+    kind = f"{type_.shape[0]}, {len(atoms(tile, type_))}, {columns_of(type_)}, {tile.row}, {warps}"
+    left, size = f"{end} - {operand(row)}", printer.arguments.size(source, 2)
+    values = [tile.address, *maps, size, page, place, head, left, at(barrier, stage), "warp"]
     printer.line(f"attn::copy_pages<{kind}>({', '.join(values)});")
-
-
-def _warps(op: ir.Operation) -> int:
-    """Of the role."""
-    return plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
 
 
 RULES: dict[str, Rule] = {"warp.copy_pages_async": _copy, "warp.find_pages": _find}

@@ -121,6 +121,7 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str 
         "join": 0 if dense and (key not in families.WARP_DROPPED_JOINED if dropped else key in families.WARP_APART) else None,
         "align": "end" if dense and _ends_with_rows(kernel, key) else None,
         "dropout": "lanes" if dropped else None,
+        "stages": families.PAGED_STAGES.get(int(key[1])) if _is_paged(kernel) else None,
     }
     return {**kept, **{name: value for name, value in wanted.items() if value is not None and name not in asked}}
 

@@ -10,7 +10,7 @@
 
 %p = ub.poison : memref<?x?xi32>
 %i = ub.poison : index
-// expected-error @below {{'warp.find_pages' gives two numbers of each part, got vector<4xindex> and vector<3xindex>}}
+// expected-error @below {{'warp.find_pages' gives two numbers of each part, 32 parts at most, got vector<4xindex> and vector<3xindex>}}
 %0:2 = "warp.find_pages"(%p, %i, %i, %i, %i) : (memref<?x?xi32>, index, index, index, index) -> (vector<4xindex>, vector<3xindex>)
 
 // -----
