@@ -14,6 +14,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -41,29 +42,37 @@ TIMED: dict[str, Lengths] = {
 WORST = 4e-3
 
 
-class _Traced(Exception):
-    """Ends a call once its program is known."""
+class Traced(Exception):
+    """Ends a call once its program is known: its text."""
+
+
+@contextmanager
+def traced() -> Iterator[None]:
+    """Calls inside raise Traced."""
+    from attn_mlir.runtime.programs import Program
+
+    before = Program.check
+
+    def seen(self: Program, *given: Any, **named: Any) -> Any:
+        raise Traced(self.text)
+
+    setattr(Program, "check", seen)
+    try:
+        yield
+    finally:
+        setattr(Program, "check", before)
 
 
 def text_of(case: Case) -> str:
     """The program of a packed call."""
-    from attn_mlir.runtime.programs import Program
-
     wide, value = case.columns
     dtype = torch.float16 if case.element == "f16" else torch.bfloat16
     q, k, v = (torch.zeros(4, heads, columns, dtype=dtype) for heads, columns in ((case.group, wide), (1, wide), (1, value)))
-    before = Program.check
-
-    def seen(self: Program, *given: Any, **named: Any) -> Any:
-        raise _Traced(self.text)
-
-    setattr(Program, "check", seen)
-    try:
-        attn_mlir.attention_varlen(q, k, v, torch.tensor([0, 4], dtype=torch.int32), **FAMILIES[case.family].written)
-    except _Traced as found:
-        return str(found)
-    finally:
-        setattr(Program, "check", before)
+    with traced():
+        try:
+            attn_mlir.attention_varlen(q, k, v, torch.tensor([0, 4], dtype=torch.int32), **FAMILIES[case.family].written)
+        except Traced as found:
+            return str(found)
     raise RuntimeError("the call has no program")
 
 

@@ -18,7 +18,7 @@ EMITTERS = Emitters(
     "attn_mlir.backends.nvidia",
     ("warp", "hopper", "simt", "scans", "tilelang"),
     TARGETS,
-    pages=("hopper",),
+    pages=("hopper", "warp"),
     packed_order=("hopper", "warp"),
 )
 

@@ -172,6 +172,8 @@ COUNTING_REGISTERS: Annotated[int, Provenance("2026-11-25", "ptxas", "commit 2dc
 """Registers of a warp that only counts and copies: the fewest that there are."""
 TRANSPOSING_REGISTERS: Annotated[int, Provenance("2026-11-26", "ptxas", "commit f9c0a37e")] = 40
 """Those of one that also transposes. With more, consumers of 128 columns spilled."""
+PAGED_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-28", "ptxas", "docs/notes/serving-h200.md")] = {1: 40, 2: 40, 3: 32}
+"""Those of warps that copy rows from pages, beside so many warpgroups of consumers."""
 STATE_REGISTERS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/linear-sequences.md")] = 40
 """Those of each thread at launch of a scan that gives states alone, beside a consumer's part of one: with fewer, ptxas fails."""
 HOPPER_PRODUCTS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset({

@@ -30,6 +30,7 @@ from attn_mlir.dialects.warp.memory import (
     WriteOp,
     WriteTransposedOp,
 )
+from attn_mlir.dialects.warp.pages import CopyPagesAsyncOp, FindPagesOp
 from attn_mlir.dialects.warp.products import MmaAsyncOp, MmaBeginOp, MmaCommitOp, MmaOp, MmaWaitOp, RegistersOp
 from attn_mlir.dialects.warp.rows import AtomicAddOp, LoadOp, OrderPassOp, OrderWaitOp, StoreOp
 from attn_mlir.dialects.warp.structure import BlockCountOp, BlockIdOp, EachWarpOp, ElectOp, KernelOp, NextTileOp, RoleOp, YieldOp
@@ -50,6 +51,7 @@ __all__ = [
     "CopyAsyncOp",
     "CopyCommitOp",
     "CopyLanesAsyncOp",
+    "CopyPagesAsyncOp",
     "CopyRowsAsyncOp",
     "CopyRowsLanesAsyncOp",
     "CopyRowsScaledOp",
@@ -58,6 +60,7 @@ __all__ = [
     "EachWarpOp",
     "ElectOp",
     "FenceAsyncOp",
+    "FindPagesOp",
     "KernelOp",
     "LayoutAttr",
     "LoadAsyncOp",

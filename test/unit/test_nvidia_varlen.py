@@ -15,6 +15,7 @@ from attn_mlir.backends.gpu.packed import Ragged, SemaphoreBlocks, items_of
 from attn_mlir.backends.gpu.packing import value_of
 from attn_mlir.backends.gpu.program import BY_PARTS, PartsForm
 from attn_mlir.backends.gpu.slices import joined
+from attn_mlir.backends.nvidia.tuning.choices import EVERY, with_choices
 from attn_mlir.backends.program import ResultShapes
 from attn_mlir.backends.work import rows_of
 from attn_mlir.errors import ArgumentError, CompileError
@@ -178,7 +179,7 @@ def test_all_warps_that_load_copy_parts_of_pages(dim: int, values: int) -> None:
 @pytest.mark.parametrize(("dim", "parts"), [(64, 8), (128, 8), (160, 5)])
 def test_all_warps_that_load_copy_parts_of_pages_of_several_queries(dim: int, parts: int) -> None:
     """One kernel for pages of any size, with the registers of others; where parts are no multiple of the warps, some copy one less."""
-    text = text_of(lambda: several_on_pages(dim, mask_mod=masks.causal("bottom_right")))
+    text = with_choices(text_of(lambda: several_on_pages(dim, mask_mod=masks.causal("bottom_right"))), {EVERY: {"emitter": "hopper"}})
     made: Any = driver.compile_derivative(text, "cuda", "", [])
     (unit,) = made.units.values()
     assert unit.schedule["gather"] == BY_PARTS and unit.schedule["producer_registers"] <= 40 and not complaints(unit.code)

@@ -65,7 +65,7 @@ class Former:
         facts = ir.DictAttr(self.function.attributes["tile.kernel"])
         if grid_of(self.function) not in self.GRIDS:
             raise Refused(f"its programs are {grid_of(self.function)}, not blocks of rows")
-        if "paged" in facts:
+        if "paged" in facts and not self.target.bulk_copies:
             raise Refused("its kernels read no keys in pages (block_table): gather the pages, or use the CPU")
         if missing := [name for name in ("block_q", "block_kv") if name not in facts]:
             raise Refused(f"`tile.kernel` of this function lacks {', '.join(missing)}")
@@ -166,7 +166,8 @@ class Former:
             self.rings[source, rows] = self._ring(name, self.known[argument], [rows, rings.padded(type_.shape[3])], turned)
 
     def _ring(self, name: str, source: ir.Value, shape: list[int], turned: str) -> SharedRing:
-        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned)
+        pages = self.packed and self.packed.pages_of(source, self.known)
+        return rings.make(name, source, shape, len(self.rings), self.warpgroups, turned, pages)
 
     def _memory(self, source: ir.Value) -> tuple[ir.Value, ir.Value | None]:
         """The argument that a tensor is, or is some columns of, and the first of these; None for 0."""
@@ -292,14 +293,14 @@ class Former:
             self.loaded[op.results[0]] = self.loaded[self.same[op.results[0]]]
             return
         ring = self.rings[op.operands[0], self._rows_of(op)]
-        _, column = self._memory(op.operands[0])
-        place = [*map(self._value, list(op.operands)[1:4]), build.index(0) if column is None else self._value(column)]
-        memory, stage = self._filled(ring, place)
+        paged = self.packed if self.packed is not None and op.operands[0] in self.packed.paged else None
+        last = self._memory(op.operands[0])[1] if paged is None else paged.length(self.function, of_keys=True)
+        place = [*map(self._value, list(op.operands)[1:4]), build.index(0) if last is None else self._value(last)]
+        self.loaded[op.results[0]] = Loaded(ring, *self._filled(ring, place))
         self.counts[ring.count] = arith.AddIOp(self.counts[ring.count], build.index(1)).result
-        self.loaded[op.results[0]] = Loaded(ring, memory, stage)
 
     def _filled(self, ring: SharedRing, place: list[ir.Value]) -> tuple[ir.Value, ir.Value]:
-        """The tile at a place (batch, head, row, column), once it has been copied, and its stage."""
+        """The tile at a place (see `rings.fill`), once it has been copied, and its stage."""
         assert isinstance(ring, RingBuffer)
         return rings.fill(ring, place, self.counts[ring.count], self.leads)
 

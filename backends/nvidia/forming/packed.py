@@ -1,5 +1,6 @@
 """Tiles of a kernel's grid, and what differs where sequences are packed: a list of work, and views in which sequences end like tensors."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused
@@ -37,6 +38,9 @@ class Packed:
     """The arguments that hold the lengths of sequences, first those of the rows that are the programs'."""
     over: ir.Value
     """The tensor whose rows these are."""
+    paged: tuple[ir.Value, ...] = ()
+    """The arguments whose rows lie in pages, by `table`, another one."""
+    table: ir.Value | None = None
 
     @staticmethod
     def of(function: ir.Operation) -> "Packed | None":
@@ -48,7 +52,9 @@ class Packed:
         numbers = ir.DenseI64ArrayAttr(facts["ragged"]) if "ragged" in facts else []
         lengths = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["lengths"]))
         over = arguments[ir.IntegerAttr(facts["over"]).value if "over" in facts else 0]
-        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths, over)
+        paged = tuple(arguments[n] for n in ir.DenseI64ArrayAttr(facts["paged"])) if "paged" in facts else ()
+        table = arguments[ir.IntegerAttr(facts["table"]).value] if paged else None
+        return Packed(arguments[-1], frozenset(arguments[n] for n in numbers), lengths, over, paged, table)
 
     def is_rest(self, target: ir.Value, row: ir.Value, count: ir.Value, block: int) -> bool:
         """Whether `count` rows from `row` on are all that exist in a view of a block of an item, or none, as its sequence has none."""
@@ -70,13 +76,22 @@ class Packed:
         """Whether rows from `lower` to `upper` are those of an item."""
         return self._is_number(lower, _BEGIN) and self._is_number(upper, _END)
 
-    def length(self, function: ir.Operation) -> ir.Value:
-        """How many rows the item's sequence has, of those that are the programs'."""
+    def length(self, function: ir.Operation, of_keys: bool = False) -> ir.Value:
+        """How many rows the item's sequence has, of those that are the programs', or of the keys. Raises Refused."""
+        lengths = self.lengths[-1 if of_keys else 0]
         for op in find_all(function, "arith.index_cast"):
             load = maker(op.operands[0], "memref.load")
-            if load is not None and load.operands[0] == self.lengths[0]:
+            if load is not None and load.operands[0] == lengths:
                 return op.results[0]
         raise Refused("the length of the sequence of an item is not read")
+
+    def pages_of(self, source: ir.Value, known: Mapping[ir.Value, ir.Value]) -> tuple[ir.Value, ir.Value] | None:
+        """The table of the pages that a tensor's rows lie in, and a tensor whose pages have the size of all; None where they lie in none.
+
+        `known`: what stands for the function's values.
+        """
+        paged = [known[value] for value in self.paged]
+        return (known[self.table], paged[0]) if self.table is not None and source in paged else None
 
     def _is_number(self, value: ir.Value, column: int) -> bool:
         """Whether a value is this number of the program's item."""

@@ -9,7 +9,8 @@ from attn_mlir.dialects.numbers import i64
 from attn_mlir.dialects.warp import build
 from attn_mlir.dialects.warp.copies import TURNED
 from attn_mlir.dialects.warp.kinds import STEP, bytes_of, padded, stages_and_arrivals
-from attn_mlir.mlir import arith, ir, scf
+from attn_mlir.dialects.warp.pages import PART_ROWS
+from attn_mlir.mlir import arith, ir, memref, scf
 from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
@@ -58,10 +59,19 @@ class SharedRing:
 
 @dataclass(frozen=True)
 class RingBuffer(SharedRing):
-    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back."""
+    """A ring with barriers: `full` counts what is copied, `free` who has given a stage back. `pages`: where its rows lie."""
 
     full: ir.Value
     free: ir.Value
+    pages: "Pages | None" = None
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Pages of so many rows that a table tells of."""
+
+    table: ir.Value
+    size: ir.Value
 
 
 def counted(rings: Iterable[SharedRing]) -> dict[int, SharedRing]:
@@ -108,15 +118,28 @@ def tile_of(buffer: ir.Value) -> ir.MemRefType:
     return ir.MemRefType.get(type_.shape[1:], type_.element_type, memory_space=type_.memory_space)
 
 
-def make(name: str, source: ir.Value, shape: list[int], count: int, warpgroups: int, turned: str = "") -> RingBuffer:
+def make(
+    name: str,
+    source: ir.Value,
+    shape: list[int],
+    count: int,
+    warpgroups: int,
+    turned: str = "",
+    pages: tuple[ir.Value, ir.Value] | None = None,
+) -> RingBuffer:
     """A ring of one stage for tiles of this shape, which all warps of so many warpgroups give back.
 
-    `turned`: for their transposes, which are made "here", by who copies, or "ahead", before the kernel.
+    `turned`: for their transposes, which are made "here", by who copies, or "ahead", before the kernel. `pages`: a table, and a tensor in
+    its pages, whose rows all warps of a warpgroup copy. Raises Refused for tiles of which they cannot.
     """
+    if pages is not None and (shape[0] % PART_ROWS or turned):
+        raise Refused(f"rows in pages are copied in parts of {PART_ROWS}, as they are, and this ring has {shape[0]} of {source.type}")
     type_, here = ir.MemRefType(source.type), turned == "here"
     raw = _frame(f"{name}_raw", shape, type_.element_type, (1, WARPS)) if here else None
-    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if here else 1, WARPS * warpgroups))
-    return RingBuffer(name, source, frame.buffer, count, raw, bool(turned), frame.full, frame.free)
+    shared = here or pages is not None
+    frame = _frame(name, shape[::-1] if turned else shape, type_.element_type, (WARPS if shared else 1, WARPS * warpgroups))
+    paged = Pages(pages[0], memref.DimOp(pages[1], build.index(2)).result) if pages is not None else None
+    return RingBuffer(name, source, frame.buffer, count, raw, bool(turned), frame.full, frame.free, paged)
 
 
 def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, int]) -> Raw:
@@ -132,11 +155,17 @@ def _frame(name: str, shape: list[int], element: ir.Type, arrivals: tuple[int, i
 def fill(
     ring: RingBuffer, place: list[ir.Value], count: ir.Value, first: ir.Value, before: Callable[[], None] | None = None
 ) -> tuple[ir.Value, ir.Value]:
-    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column) into use number `count` of a ring; all wait for it.
+    """Lets the `first` warpgroup copy the tile at `place` (batch, head, row, column; in pages the row before which the sequence ends in
+    place of a column) into use number `count` of a ring; all wait for it.
 
     Gives the tile and the number of its stage. `before` makes what that warpgroup does before.
     """
     tile, stage, phase = ring.at(count)
+    if ring.pages is not None:  # before anybody waits for a stage, and once for tensors in the same pages
+        batch, head, row, end = place
+        parts = ir.VectorType.get([ring.tile.shape[0] // PART_ROWS], ir.IndexType.get())
+        found = build.op("find_pages", [ring.pages.table, batch, ring.pages.size, row, end], [parts, parts])
+        place = [*found.results, head, row, end]
     branch = scf.IfOp(first)
     with ir.InsertionPoint(branch.then_block):
         if before is not None:
@@ -160,9 +189,12 @@ def fill(
 
 
 def _copy(ring: RingBuffer, to: Raw, place: list[ir.Value], tile: ir.Value, use: tuple[ir.Value, ir.Value]) -> None:
-    """Waits until a stage is free, and lets one thread copy a tile there."""
+    """Waits until a stage is free, and lets one thread copy a tile there, or all warps one that lies in pages."""
     stage, phase = use
     build.op("wait", [to.free, stage, arith.XOrIOp(phase, build.index(1)).result])
+    if ring.pages is not None:
+        build.op("copy_pages_async", [ring.source, *place, tile, to.full, stage])
+        return
     with ir.InsertionPoint(build.elect()):
         build.op("arrive_expect", [to.full, stage], bytes=bytes_of(tile.type))
         copy = build.op("copy_async", [ring.source, *place, tile, to.full, stage])
@@ -224,6 +256,16 @@ def deepen(kernel: ir.Operation, wanted: Mapping[ir.Value, int]) -> None:
             value.set_type(_with_stages(value.type, stages))
     for op, stages in counts.items():
         op.attributes["stages"] = i64(stages)
+
+
+COPIES = ("warp.copy_async", "warp.copy_pages_async")
+"""Copies that fill stages of rings; their last operands are a tile, a barrier, and the number of its stage."""
+
+
+def filled_by(copy: ir.Operation) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """The tile that one of `COPIES` fills, the barrier where its bytes count, and the number of the stage."""
+    tile, barrier, stage = list(copy.operands)[-3:]
+    return tile, barrier, stage
 
 
 def stages_of(type_: ir.Type) -> int:

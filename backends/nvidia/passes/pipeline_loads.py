@@ -32,7 +32,7 @@ class PipelineLoads(Pass):
 
     def _deepen(self, kernel: ir.Operation) -> None:
         stages = chosen(kernel, "stages", self.stages, thresholds.WARP_STAGES)
-        copies = [op for op in find_all(kernel, "warp.copy_async") if rings.depth(op) > 1]
+        copies = [op for op in find_all(kernel, *rings.COPIES) if rings.depth(op) > 1]
         values = {value for op in copies for value in of_ring(op) if rings.stages_of(value.type) == 1}
         if not values:
             raise Refused("no inner loop fills a ring of one stage")
@@ -42,7 +42,8 @@ class PipelineLoads(Pass):
 
 def of_ring(copy: ir.Operation) -> list[ir.Value]:
     """The buffer and the barriers that a copy's stage is one of: what it fills, where its bytes count, and who waits in the same block."""
-    view, full, stage = maker(copy.operands[5], "warp.view"), copy.operands[6], copy.operands[7]
+    tile, full, stage = rings.filled_by(copy)
+    view = maker(tile, "warp.view")
     barriers = ("warp.wait", "warp.arrive", "warp.view")  # and, where tiles are transposed, what holds the transposes
     waits = [use.owner.operation.operands[0] for use in stage.uses if use.owner.operation.name in barriers]
     rows = [use.owner.operation for use in stage.uses if use.owner.operation.name in ("warp.copy_rows_async", "warp.copy_rows_scaled")]

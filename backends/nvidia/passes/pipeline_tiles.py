@@ -42,7 +42,7 @@ def _deepen(kernel: ir.Operation) -> None:
         raise Refused("no role copies ahead of the others")
     if find_all(kernel, "warp.atomic_add", "warp.add_async"):
         raise Refused("it has not been measured for kernels that add to global memory")
-    values = {value for op in find_all(kernel, "warp.copy_async") for value in of_ring(op) if rings.stages_of(value.type) == 1}
+    values = {value for op in find_all(kernel, *rings.COPIES) for value in of_ring(op) if rings.stages_of(value.type) == 1}
     if not values:
         raise Refused("no ring of one stage is left")
     buffers = find_all(kernel, "warp.alloc")

@@ -7,6 +7,7 @@ from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import said
 from attn_mlir.backends.nvidia.forming.maps import number_in
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
+from attn_mlir.backends.nvidia.forming.rings import COPIES, filled_by
 from attn_mlir.dialects.warp import build
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -37,7 +38,7 @@ def _read(kernel: ir.Operation) -> None:
     asked = said(kernel, "early", _AUTO)
     if asked not in (_AUTO, "0", "1"):
         raise Refused(f"`early` in the schedule is 0 or 1, not '{asked}'")
-    widest = max((ir.MemRefType(op.operands[5].type).shape[-1] for op in find_all(kernel, "warp.copy_async")), default=0)
+    widest = max((ir.MemRefType(filled_by(op)[0].type).shape[-1] for op in find_all(kernel, *COPIES)), default=0)
     if asked == "0" or (asked == _AUTO and widest < thresholds.LATE_COLUMNS):
         raise Refused("the schedule reads numbers of columns where they are needed")
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]

@@ -18,7 +18,8 @@ class ShiftKeys(Pass):
     them all. Loops then begin and end so many whole blocks after it.
 
     A kernel stays as it is (`warp.refused`) where `shift` is 0 in `warp.schedule`, its first loop begins elsewhere, one may before,
-    one begins or ends with whole blocks that are counted for all tiles together, or tiles were transposed before the kernel.
+    one begins or ends with whole blocks that are counted for all tiles together, tiles were transposed before the kernel, or keys lie in
+    pages.
     """
 
     name = "warp-shift-keys"
@@ -32,6 +33,8 @@ def _shift(kernel: ir.Operation) -> None:
     if not wanted(kernel, "shift"):
         raise Refused("the schedule has blocks of keys that begin with multiples of their size")
     loops = [loop for loop in find_all(kernel, "scf.for") if constant(loop.operands[2]) is not None]
+    if find_all(kernel, "warp.copy_pages_async"):
+        raise Refused("rows in pages are copied in parts, which lie in one page")
     if any(TURNED in op.attributes for op in find_all(kernel, "warp.copy_async")):
         raise Refused("tiles that were transposed before the kernel begin with multiples of their size")
     rounded = [found for loop in loops if (found := _rounded(loop.operands[0], loop.operands[2])) is not None]

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia import thresholds
+from attn_mlir.backends.nvidia.forming import rings
 from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.backends.nvidia.forming.rings import WARPS
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.dialects.numbers import i64, number
 from attn_mlir.mlir import ir
@@ -15,17 +15,20 @@ from attn_mlir.passes.regions import clone_op, find_all, maker, walk
 
 PURE = (
     *("warp.map", "warp.reduce", "warp.drop", "warp.view", "warp.stage", "warp.vote", "warp.concat", "warp.columns", "warp.yield"),
-    *("warp.block_id", "warp.block_count"),
+    *("warp.block_id", "warp.block_count", "warp.find_pages"),
 )
 
-_OF_WARPS = ("warp.transpose", "warp.make_rows")
+_PAGES = "warp.copy_pages_async"
+_OF_WARPS = ("warp.transpose", "warp.make_rows", _PAGES)
 """What the four warps of a warpgroup share."""
 
 
 @dataclass(frozen=True)
 class SpecializeWarps(Pass):
     """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
-    Where it transposes tiles or adds up numbers of rows, too, the producer has four warps.
+    Where it transposes tiles or adds up numbers of rows, too, or copies rows that lie in pages, the producer has four warps. Beside pages
+    the thread that copies another tile waits for its stage alone: warps that do not fill it would fall behind, and miss a phase, where a
+    tile has no keys.
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
@@ -48,14 +51,14 @@ class SpecializeWarps(Pass):
         if len(roles) != 1:
             raise Refused(f"splits the only role of a kernel, there are {len(roles)}")
         role, block = roles[0], roles[0].regions[0].blocks[0]
-        issues = [op for op in find_all(role, "scf.if") if is_alone(op, block.arguments[0], "warp.copy_async")]
+        issues = [op for op in find_all(role, "scf.if") if is_alone(op, block.arguments[0], *rings.COPIES)]
         if not issues:
             raise Refused("nothing is copied by one warpgroup alone")
         inside = {op for issue in issues for op in walk(issue)}
         launch, producer, consumer = self._registers(kernel, role)
         kernel.attributes["registers"] = i64(launch)
         with role.location, ir.InsertionPoint(role):
-            warps = WARPS if any(op.name in _OF_WARPS for op in inside) else 1
+            warps = rings.WARPS if any(op.name in _OF_WARPS for op in inside) else 1
             _make("producer", {"warpgroups": 1, "warps": warps, "registers": producer}, role, Slice(block, inside), _unwrapped(issues))
             others = [op for op in walk(role) if op.name.startswith(("warp.", "memref.store")) and op.name not in PURE and op not in inside]
             numbers = {"warpgroups": number(role, "warpgroups"), "warps": 4, "registers": consumer}
@@ -69,6 +72,8 @@ class SpecializeWarps(Pass):
         usual = thresholds.TRANSPOSING_REGISTERS if find_all(role, *_OF_WARPS) else thresholds.COUNTING_REGISTERS
         if find_all(role, "warp.copy_window_async"):
             usual = thresholds.WINDOW_REGISTERS[1]
+        if find_all(role, _PAGES):
+            usual = thresholds.PAGED_REGISTERS[count]
         producer = chosen(kernel, "producer_registers", self.producer_registers, usual)
         left = (launch * (count + 1) - producer) // count // 8 * 8
         consumer = chosen(kernel, "consumer_registers", self.consumer_registers, min(240, left))
@@ -77,11 +82,11 @@ class SpecializeWarps(Pass):
         return launch, producer, consumer
 
 
-def is_alone(op: ir.Operation, warpgroup: ir.Value, name: str) -> bool:
-    """Whether one warpgroup alone does what is in a condition, and that has an op of such a name."""
+def is_alone(op: ir.Operation, warpgroup: ir.Value, *names: str) -> bool:
+    """Whether one warpgroup alone does what is in a condition, and that has an op of such names."""
     compared = maker(op.operands[0], "arith.cmpi")
     alone = compared is not None and warpgroup in list(compared.operands) and ir.IntegerAttr(compared.attributes["predicate"]).value == 0
-    return alone and not list(op.results) and bool(find_all(op, name))
+    return alone and not list(op.results) and bool(find_all(op, *names))
 
 
 Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
@@ -90,14 +95,24 @@ Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
 def _unwrapped(issues: list[ir.Operation]) -> Special:
     """The producer has one warpgroup: it does what stood in a condition on which one it is."""
 
+    paged = any(find_all(issue, _PAGES) for issue in issues)
+
     def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:
         if op not in issues:
             return False
-        for view in list(op.regions[0].blocks[0].operations)[:-1]:
-            clone_op(view.operation, known)
+        made = [clone_op(view.operation, known) for view in list(op.regions[0].blocks[0].operations)[:-1]]
+        if paged and made[-1].name == "warp.elect":
+            _wait_inside(made)
         return True
 
     return special
+
+
+def _wait_inside(ops: list[ir.Operation]) -> None:
+    """Lets the thread that an op elects wait for what all waited for right before it."""
+    *_, wait, elect = ops
+    if wait.name == "warp.wait":
+        wait.move_before(elect.regions[0].blocks[0].operations[0])
 
 
 def _dropped(issues: list[ir.Operation]) -> Special:

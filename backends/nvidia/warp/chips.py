@@ -8,6 +8,7 @@ from attn_mlir.backends.nvidia.warp import (
     dropout,
     fragments,
     memory,
+    pages,
     products,
     rows,
     scalars,
@@ -23,6 +24,7 @@ RULES: dict[str, Rule] = {
     **barriers.RULES,
     **memory.RULES,
     **copies.RULES,
+    **pages.RULES,
     **products.RULES,
     **fragments.RULES,
     **columns.RULES,
@@ -32,8 +34,9 @@ RULES: dict[str, Rule] = {
 }
 _OF_HOPPER = frozenset(
     f"warp.{name}" for name in (
-        "add_async arrive arrive_expect copy_async copy_rows_async copy_rows_scaled copy_window_async drop fence_async hold make_rows "
-        "mbarrier mma_async mma_begin mma_commit mma_wait registers store_async store_commit store_wait wait write_transposed"
+        "add_async arrive arrive_expect copy_async copy_pages_async copy_rows_async copy_rows_scaled copy_window_async "
+        "drop fence_async find_pages hold make_rows mbarrier mma_async mma_begin mma_commit mma_wait registers store_async "
+        "store_commit store_wait wait write_transposed"
     ).split()
 )  # fmt: skip
 """Ops whose instructions came with sm_90: TMA, wgmma, stmatrix, mbarriers that are waited for."""

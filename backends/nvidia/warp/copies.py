@@ -19,15 +19,15 @@ _SUMS = "attn_row_sums.cuh"
 """The helper that adds numbers up across lanes."""
 
 
-def _atoms(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
+def atoms(tile: Address, type_: ir.MemRefType) -> list[tuple[str, int]]:
     """The address and the first column of each swizzle atom of a tile."""
     width = columns_of(type_)
     return [(f"{tile.address} + {n * tile.atom}" if n else tile.address, n * width) for n in range(max(1, -(-type_.shape[1] // width)))]
 
 
-def _map(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType) -> str:
-    """The address of the descriptor of boxes of a tile's rows, each of a whole swizzle atom: columns past the last one are zeros."""
-    return printer.arguments.descriptor(tensor, columns_of(type_), type_.shape[0], swizzle_of(type_))
+def descriptor(printer: WarpPrinter, tensor: ir.Value, type_: ir.MemRefType, rows: int = 0) -> str:
+    """The address of the descriptor of boxes of a tile's rows, or so many, of a whole swizzle atom: columns past the last one are zeros."""
+    return printer.arguments.descriptor(tensor, columns_of(type_), rows or type_.shape[0], swizzle_of(type_))
 
 
 def _column(column: str, more: int) -> str:
@@ -42,18 +42,18 @@ def _copy(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         place = printer.arguments.copied_at(source, row, head, batch)
         printer.line(f"attn::tma_load({tile.address}, {boxes}, {at(barrier, stage)}, {column}, {place});")
         return
-    for address, more in _atoms(tile, type_):
+    for address, more in atoms(tile, type_):
         place = f"{_column(column, more)}, {printer.arguments.copied_at(source, row, head, batch)}"
-        printer.line(f"attn::tma_load({address}, {_map(printer, source, type_)}, {at(barrier, stage)}, {place});")
+        printer.line(f"attn::tma_load({address}, {descriptor(printer, source, type_)}, {at(barrier, stage)}, {place});")
 
 
 def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     tile, target, batch, head, row, column = operands
     type_ = op.operands[0].type
     function = "tma_add" if op.name == "warp.add_async" else "tma_store"
-    for address, more in _atoms(tile, type_):
+    for address, more in atoms(tile, type_):
         place = f"{_column(column, more)}, {printer.arguments.copied_at(target, row, head, batch)}"
-        printer.line(f"attn::{function}({_map(printer, target, type_)}, {address}, {place});")
+        printer.line(f"attn::{function}({descriptor(printer, target, type_)}, {address}, {place});")
 
 
 def _commit(printer: WarpPrinter, op: ir.Operation) -> None:

@@ -52,8 +52,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
     if choices.get("emitter") != "warp" and (not narrow or (widens_beside_queries(kernel) and target.bulk_copies)):
         return None  # wider queries: `hopper` widens tiles of keys and values
     facts = {item.name for item in ir.DictAttr(kernel.attributes["tile.kernel"])}
-    if "paged" in facts and not narrow:
-        raise UnsupportedError("'warp' reads no keys in pages (block_table): gather the pages, or use the CPU")
+    if "paged" in facts and not narrow and not target.bulk_copies:
+        raise UnsupportedError("'warp' reads no keys in pages (block_table) on chips without TMA: gather the pages, or use the CPU")
     fields: Fields = {name: choices[name] for name in FIELDS if name in choices}
     if choices.get("deterministic") and attributes.grid_kind(kernel) == "pairs":
         if target.bulk_copies:

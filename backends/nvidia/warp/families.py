@@ -131,3 +131,13 @@ WARP_PACKED: Annotated[Kinds, _PACKED] = _kinds({
     (64, 64, 128, 128): "capped masked, rectified masked",
 })  # fmt: skip
 """Kernels on packed sequences that it makes: forward, told, 0.99 to 1.65 times as fast, backward 0.99 to 1.15; of 128 columns 0.88."""
+_PAGES = Provenance("2026-11-28", "H200", "docs/notes/serving-h200.md")
+WARP_PAGED: Annotated[Kinds, _PAGES] = _kinds({
+    (32, 32, 192, 128): "softmax, softmax masked", (96, 96, 128, 128): "softmax, softmax masked",
+    (64, 64, 192, 128): "softmax, softmax masked, softmax window masked, capped masked",
+    (128, 128, 128, 128): "softmax, softmax masked, softmax window masked, quotient masked, capped masked",
+    (192, 192, 128, 80): "softmax, softmax masked", (256, 256, 128, 64): "softmax, softmax masked",
+})  # fmt: skip
+"""Those whose keys lie in pages: 0.98 to 2.2 times as fast, but for two lines of the note, at the card's most power."""
+PAGED_STAGES: Annotated[dict[int, int], _PAGES] = {64: 4}
+"""Of keys and values in pages, by their columns, in place of 3: 1.00 to 1.02."""

@@ -43,7 +43,7 @@ _OF_POSITIONS = frozenset({"arith.sitofp"})
 """What terms of positions need in addition."""
 _FACTS = frozenset({"block_q", "block_kv", "grid", "disjoint", "outputs", "over", "score"})
 """Facts of kernels over pairs."""
-_PACKED = frozenset({"lengths", "begins", "ragged"})
+_PACKED = frozenset({"lengths", "begins", "ragged", "paged", "table"})
 """What those on packed sequences have besides."""
 _EXPONENTIALS = ("math.exp", "math.exp2")
 _LATE = "late"
@@ -123,6 +123,7 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str 
         "join": 0 if dense and (key not in families.WARP_DROPPED_JOINED if dropped else key in families.WARP_APART) else None,
         "align": "end" if dense and _ends_with_rows(kernel, key) else None,
         "dropout": "lanes" if dropped else None,
+        "stages": families.PAGED_STAGES.get(int(key[1])) if _is_paged(kernel) else None,
     }
     return {**kept, **{name: value for name, value in wanted.items() if value is not None and name not in asked}}
 
@@ -131,6 +132,7 @@ def _is_measured(kernel: ir.Operation, fields: Fields, key: tuple[str | int, ...
     """Whether such a kernel was measured, and was no slower."""
     rows, packed, windows = attributes.grid_kind(kernel) == "rows", _is_packed(kernel), "windows" in fields
     known = families.WARP_PACKED if packed else families.WARP_ROWS if rows else families.WARP_PAIRS
+    known = families.WARP_PAGED if _is_paged(kernel) else known
     if rows and drops(kernel):
         known = known & families.WARP_DROPPED if packed else families.WARP_DROPPED
     apart = packed if windows else any("biases" in str(word) for word in key)
@@ -323,6 +325,10 @@ def _words_of_pairs(kernel: ir.Operation, facts: dict[str, ir.Attribute], maps: 
 
 def _is_packed(kernel: ir.Operation) -> bool:
     return "lengths" in ir.DictAttr(kernel.attributes["tile.kernel"])
+
+
+def _is_paged(kernel: ir.Operation) -> bool:
+    return "paged" in ir.DictAttr(kernel.attributes["tile.kernel"])
 
 
 def _has_views(facts: dict[str, ir.Attribute]) -> bool:

@@ -33,7 +33,7 @@ DIALECTS = {
         Page("structure", "roles and tiles of a kernel", ("structure",)),
         Page("barriers", "barriers", ("barriers",)),
         Page("copies", "asynchronous copies", ("copies",)),
-        Page("windows", "windows of captured tensors", ("windows",)),
+        Page("windows", "windows of captured tensors, rows in pages", ("windows", "pages")),
         Page("products", "products, and computation on fragments", ("products", "fragments")),
         Page("memory", "shared and global memory", ("memory", "rows")),
         Page("columns", "what lanes and warps share", ("columns",)),

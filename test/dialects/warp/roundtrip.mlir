@@ -12,9 +12,9 @@
 !dq = memref<?x?x?x64xf32>
 
 // CHECK-LABEL: "warp.kernel"() ({
-// CHECK-NEXT:  ^bb0(%[[Q:.*]]: memref<?x?x?x64xf16>, %[[DQ:.*]]: memref<?x?x?x64xf32>, %[[LSE:.*]]: memref<?x?x?xf32>, %[[SEMAPHORE:.*]]: memref<?xi32>):
+// CHECK-NEXT:  ^bb0(%[[Q:.*]]: memref<?x?x?x64xf16>, %[[DQ:.*]]: memref<?x?x?x64xf32>, %[[LSE:.*]]: memref<?x?x?xf32>, %[[SEMAPHORE:.*]]: memref<?xi32>, %{{.*}}: memref<?x?xi32>):
 "warp.kernel"() ({
-^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %semaphore: memref<?xi32>):
+^bb0(%q: memref<?x?x?x64xf16>, %dq: !dq, %lse: memref<?x?x?xf32>, %semaphore: memref<?xi32>, %table: memref<?x?xi32>):
   %c0 = arith.constant 0 : index
   %zero = arith.constant 0.0 : f32
   %ring = "warp.alloc"() : () -> memref<1x64x64xf16, #smem>
@@ -87,6 +87,11 @@
     // CHECK: "warp.copy_window_async"(%{{.*}}) {rows = 1 : i64}
     "warp.copy_window_async"(%lse, %c0, %c0, %c0, %window, %landed, %c0) {rows = 1}
         : (memref<?x?x?xf32>, index, index, index, memref<64x64xf32, #warp.shared<128 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
+    // CHECK: %[[FOUND:.*]]:2 = "warp.find_pages"(%{{.*}}) : (memref<?x?xi32>, index, index, index, index) -> (vector<4xindex>, vector<4xindex>)
+    %pages, %places = "warp.find_pages"(%table, %c0, %c0, %c0, %c0) : (memref<?x?xi32>, index, index, index, index) -> (vector<4xindex>, vector<4xindex>)
+    // CHECK: "warp.copy_pages_async"(%[[Q]], %[[FOUND]]#0, %[[FOUND]]#1, {{.*}}) : ({{.*}}) -> ()
+    "warp.copy_pages_async"(%q, %pages, %places, %c0, %c0, %c0, %b, %landed, %c0)
+        : (memref<?x?x?x64xf16>, vector<4xindex>, vector<4xindex>, index, index, index, !tile, !warp.barrier<2 : i64, 33 : i64>, index) -> ()
     // CHECK: "warp.copy_rows_scaled"(%[[LSE]], {{.*}}) {factor = 5.000000e-01 : f32, most = 0x7F800000 : f32}
     "warp.copy_rows_scaled"(%lse, %c0, %c0, %c0, %zero, %numbers, %landed, %c0) {factor = 0.5 : f32, most = 0x7F800000 : f32}
         : (memref<?x?x?xf32>, index, index, index, f32, memref<2x64xf32, #warp.shared<0 : i64>>, !warp.barrier<2 : i64, 33 : i64>, index) -> ()

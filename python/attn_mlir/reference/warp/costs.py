@@ -90,6 +90,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.copy_rows_async": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[4].shape[1] / costs.bytes),
     "warp.copy_rows_lanes_async": ("load", "copies", lambda costs, inst: 4.0 * inst.attributes["count"] / costs.bytes),
     "warp.copy_rows_scaled": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[5].shape[1] / costs.bytes),
+    "warp.copy_pages_async": ("load", "copies", _of(-3, lambda costs: costs.bytes)),
     "warp.copy_window_async": ("load", "copies", _of(-3, lambda costs: costs.bytes)),
     "warp.load_async": ("load", "copies", _loaded),
     "warp.load": ("load", "copies", _loaded),

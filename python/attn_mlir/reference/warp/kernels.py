@@ -7,7 +7,7 @@ import numpy as np
 
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all
-from attn_mlir.reference.warp import barriers, fragments, made_rows, memory, products, structure, turned, windows
+from attn_mlir.reference.warp import barriers, fragments, made_rows, memory, pages, products, structure, turned, windows
 from attn_mlir.reference.warp.costs import Costs
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Residency, Rule
@@ -19,6 +19,7 @@ RULES: dict[str, Rule] = {
     **structure.RULES,
     **barriers.RULES,
     **memory.RULES,
+    **pages.RULES,
     **products.RULES,
     **fragments.RULES,
     **made_rows.RULES,

@@ -13,7 +13,7 @@ from attn_mlir.reference.warp.units import Flight, Queue, Steps, Warpgroup
 
 _QUEUES = {"warp.mma_wait": "products", "warp.load_wait": "loads", "warp.store_wait": "stores", "warp.copy_wait": "copies"}
 _OF_LANES = ("warp.copy_lanes_async", "warp.copy_rows_lanes_async")
-_COPIES = ("warp.copy_async", "warp.copy_rows_async", "warp.copy_rows_scaled", "warp.copy_window_async")
+_COPIES = ("warp.copy_async", "warp.copy_pages_async", "warp.copy_rows_async", "warp.copy_rows_scaled", "warp.copy_window_async")
 """Copies that count at a barrier, their last two operands its stage."""
 _DONE: Any = object()
 _BARRIERS = ("warp.wait", "warp.arrive", "warp.arrive_expect")
