@@ -132,7 +132,7 @@ class PairsPrinter:
                 *([HEADER] if layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
-                *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
+                *([TRANSPOSED] if layout.turned and layout.exchange else []),
                 *([PIECES] if self.pieces else []),
             ),
             core.instructions(),

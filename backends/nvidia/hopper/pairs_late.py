@@ -21,6 +21,8 @@ OWN, BEFORE = f"{STEP} % 2", f"({STEP} + 1) % 2"
 """The copy of weights that a step writes, and the one that it multiplies: that of the step before."""
 HELD = "held"
 """In schedules: steps of 16 columns of keys and of values in registers (`BackwardLayout.held`)."""
+EXCHANGE = "exchange"
+"""In schedules: weights are exchanged as rows of "queries" or of "keys" (`BackwardLayout.turned`)."""
 _WARPGROUPS = 2
 """Consumers for which there are named barriers."""
 
@@ -111,3 +113,8 @@ def check_held(layout: BackwardLayout) -> None:
 def held_pays(layout: BackwardLayout, masked: bool) -> int:
     """Steps of columns that are held where nothing else is asked for."""
     return thresholds.HELD_STEPS.get((masked, layout.kernel.queries), 0) if layout.early and _is_measured(layout) else 0
+
+
+def turned_pays(layout: BackwardLayout) -> bool:
+    """Whether weights are exchanged as rows of queries where nothing else is asked for."""
+    return False

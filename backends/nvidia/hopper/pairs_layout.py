@@ -98,6 +98,8 @@ class BackwardLayout:
         """Whether steps go from the last queries of a block of keys to the first ones (`pairs_reduction`)."""
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
+        self.turned = is_transposed(kernel.queries)
+        """Whether weights lie in `exchange` as rows of queries, which need no transposing product, or as rows of keys."""
         self.held = 0
         """Steps of 16 columns of keys and of values that consumers hold in registers, where sums over keys are late."""
         self.occupancy = 1

@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_p
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
+    EXCHANGE,
     HELD,
     check_early,
     check_held,
@@ -22,8 +23,9 @@ from attn_mlir.backends.nvidia.hopper.pairs_late import (
     early_pays,
     held_pays,
     late_pays,
+    turned_pays,
 )
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
@@ -53,6 +55,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
             layout.late = late_pays(layout)
         key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
+        layout.turned |= EXCHANGE not in choices and turned_pays(layout)
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
         layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
@@ -67,6 +70,11 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
     fields |= {HELD: layout.held} if layout.held or HELD in choices else {}
+    fields |= (
+        {EXCHANGE: "queries" if layout.turned else "keys"}
+        if EXCHANGE in choices or layout.turned != is_transposed(layout.kernel.queries)
+        else {}
+    )
     fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
     if layout.by_tiles and (narrow := narrow_sums(layout)):
         fields[NARROW] = narrow
@@ -174,6 +182,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
 
 
 def _early(core: Core, layout: BackwardLayout, fields: Mapping[str, int | str]) -> BackwardLayout:
+    layout.turned |= fields.get(EXCHANGE) == "queries"
     if fields.get("early"):
         check_early(core, layout)
         layout.early = True
