@@ -90,7 +90,7 @@ class KeySums(RolePrinter):
         # The additions of two steps before have been read from where the sums of this one go.
         writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<1>();", f"attn::named_sync({ADDED}, 128);")
         copy = f"({STEP} % 2)"
-        stage_rows(core, fragment.name, columns, f"shared + {added.offset} + {added.bytes} * {copy}")
+        stage_rows(core, fragment.name, columns, f"shared + {added.offset} + {added.bytes} * {copy}", layout.spread)
         # One thread adds by TMA what all have written.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({ADDED + 1}, 128);")
         with core.scope("if (threadIdx.x % 128 == 0)"):
@@ -102,6 +102,6 @@ class KeySums(RolePrinter):
         core, layout, copy = self.core, self.layout, f"{STEP} % 2"
         # It has added those of two steps before from where these go: TMA has read them.
         core.writer.line(f"attn::barrier_wait({added_barrier(layout)} + 8 * ({copy}), {STEP} / 2 & 1 ^ 1);")
-        stage_rows(core, name, columns, f"shared + {added.offset} + {added.bytes} * ({copy})")
+        stage_rows(core, name, columns, f"shared + {added.offset} + {added.bytes} * ({copy})", layout.spread)
         # 128 threads have written them, and its own 32 meet these.
         core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + {copy}, 160);")

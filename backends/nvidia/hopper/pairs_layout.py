@@ -196,6 +196,12 @@ class BackwardLayout:
         return min(-(-self.kernel.queries // 32), 3 - self.adders) if apart else 1
 
     @property
+    def spread(self) -> bool:
+        """Whether row i of eight in `exchange` is that of query i % 4 * 2 + i / 4, so that lanes stage sums as they are (`stage_rows`)."""
+        targets = {op.operands[2] for op in self.kernel.step_ops("tile.accumulate")}
+        return self.turned and not is_transposed(self.kernel.queries) and targets == set(self.adds)
+
+    @property
     def is_full(self) -> bool:
         """Whether consumers have no register left in a step, so that what is rare is computed again."""
         return bool(self.pieces) or self.adds_by_one

@@ -47,7 +47,9 @@ class QuerySums:
         if copies == 1:
             writer.line(f"attn::named_sync(2, {consumers});")
         own, store_row = core.names.fresh("own"), core.names.fresh("store_row")
-        row = f"{own} / 16 % 2 * 8 + {own} % 8" if layout.turned else f"{own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8"
+        row = f"{own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8"
+        if layout.turned:
+            row = f"{own} / 16 % 2 * 8 + " + (f"{own} % 8 / 2 + {own} % 2 * 4" if layout.spread else f"{own} % 8")
         writer.line(f"const unsigned {own} = attn::opaque(threadIdx.x);", f"const unsigned {store_row} = {row};")
         for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
             buffer, tile = layout.exchange[number], packed[value]
@@ -203,7 +205,7 @@ class QuerySums:
             return
         for number, fragment in enumerate(self._parts[target]):
             offset = buffer.offset + number * split.columns * 256
-            stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup")
+            stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup", self.layout.spread)
 
     def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer, offset: int) -> None:
         """The same for [columns, queries]: a warp's 32 elements, 8 columns of 4 queries two rows apart, are in 32 banks."""
