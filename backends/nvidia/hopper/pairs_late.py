@@ -23,6 +23,8 @@ HELD = "held"
 """In schedules: steps of 16 columns of keys and of values in registers (`BackwardLayout.held`)."""
 EXCHANGE = "exchange"
 """In schedules: weights are exchanged as rows of "queries" or of "keys" (`BackwardLayout.turned`)."""
+APART, BEGUN = "apart", 1
+"""In schedules: `BackwardLayout.apart`; and the named barrier at which the second consumer waits for it."""
 _WARPGROUPS = 2
 """Consumers for which there are named barriers."""
 
@@ -49,6 +51,19 @@ def end_late(core: Core) -> None:
         core.writer.line(f"attn::named_sync({free_weights(str(copy))}, 256);")
 
 
+def begin_apart(core: Core) -> None:
+    """The second consumer begins a program when the first one multiplies its first weights: one multiplies while the other computes them.
+
+    Both begin when keys have landed, and would take turns at each instruction, so that both have their scores late and at once.
+    """
+    core.writer.line(f"if ({ROW} < 0 && warpgroup == 1) attn::named_sync({BEGUN}, 256);")
+
+
+def let_begin(core: Core) -> None:
+    """The first one tells so."""
+    core.writer.line(f"if ({ROW} < 0 && warpgroup == 0) attn::named_arrive({BEGUN}, 256);")
+
+
 def check_late(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose sums over keys are not made late."""
     kernel, reason = layout.kernel, ""
@@ -69,7 +84,7 @@ def late_pays(layout: BackwardLayout) -> bool:
     try:
         check_late(layout)
     except UnsupportedError:
-        return False
+        return layout.late
     return _is_measured(layout)
 
 
@@ -92,13 +107,13 @@ def check_early(core: Core, layout: BackwardLayout) -> None:
 def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     """Whether half of the exponentials are held before the second product where nothing else is asked for; `masked`: see `is_masked`."""
     if not (layout.late and _is_measured(layout)) or (masked, layout.kernel.queries) not in thresholds.EARLY:
-        return False
+        return layout.late
     if layout.kernel.step_ops("tile.scatter_add"):
         return False  # sums of captured tensors need the registers
     try:
         check_early(core, layout)
     except UnsupportedError:
-        return False
+        return layout.late
     return True
 
 
@@ -117,4 +132,4 @@ def held_pays(layout: BackwardLayout, masked: bool) -> int:
 
 def turned_pays(layout: BackwardLayout) -> bool:
     """Whether weights are exchanged as rows of queries where nothing else is asked for."""
-    return False
+    return layout.late

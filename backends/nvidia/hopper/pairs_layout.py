@@ -98,6 +98,8 @@ class BackwardLayout:
         """Whether steps go from the last queries of a block of keys to the first ones (`pairs_reduction`)."""
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
+        self.apart = False
+        """Whether the second consumer begins a program half a step behind the first one, where sums over keys are late."""
         self.turned = is_transposed(kernel.queries)
         """Whether weights lie in `exchange` as rows of queries, which need no transposing product, or as rows of keys."""
         self.held = 0

@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_p
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
+    APART,
     EXCHANGE,
     HELD,
     check_early,
@@ -56,6 +57,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         layout.turned |= EXCHANGE not in choices and turned_pays(layout)
+        layout.apart = layout.late and bool(choices.get(APART, masked))
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
         layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
@@ -69,6 +71,7 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
+    fields |= {APART: int(layout.apart)} if layout.apart or APART in choices else {}
     fields |= {HELD: layout.held} if layout.held or HELD in choices else {}
     fields |= (
         {EXCHANGE: "queries" if layout.turned else "keys"}
@@ -176,7 +179,7 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             layout = other
     if fields.get("key_sums") == "late":
         check_late(layout)
-        layout.late, layout.held = True, int(fields.get(HELD, 0))
+        layout.late, layout.held, layout.apart = True, int(fields.get(HELD, 0)), bool(fields.get(APART))
         check_held(layout)
     return _early(core, layout, fields)
 

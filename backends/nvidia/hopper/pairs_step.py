@@ -6,9 +6,9 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
-from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_apart, let_begin
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, is_transposed, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_loop import IN_STEP, PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
@@ -121,6 +121,8 @@ class Consumers(RolePrinter):
         if dots and maps:
             dots = self._order(dots, maps[0])
         read: dict[ir.Value, str] = {}
+        if self.layout.apart:
+            begin_apart(core)
         for number, op in enumerate(dots):
             self._dot(op)
             if self.layout.early and number == 0:
@@ -175,7 +177,8 @@ class Consumers(RolePrinter):
         key, query = (self._memory[value] for value in op.operands)
         self._wait(query)
         keys, held = self.layout.keys[key], self._held.get(key, "")
-        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
+        more = "" if is_transposed(queries) else IN_STEP
+        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup{more}", keys.rows * 128)
         fragment = core.fragment("product", queries)
         core.tiles[op.results[0]] = fragment
         for form in (["registers"] if held else []) + (["shared"] if not (held and self.layout.key_sums) else []):
@@ -276,8 +279,10 @@ class Consumers(RolePrinter):
                         self._dot_add(op)
                 if number == 1 and adds:
                     free = core.tiles[dots[0].results[0]]
-                    self.sums.multiply(adds, self._memory, free if isinstance(free, RegTile) else None)
+                    self.sums.multiply(adds, self._memory, free if isinstance(free, RegTile) else None, IN_STEP)
                 core.writer.line("attn::wgmma_commit();")
+                if layout.apart and number == 0:
+                    let_begin(core)
             if group and number == 1 and adds:
                 self.sums.scatter_bands(uses_of(block)[0].banded, self.packed, limit)
         pipes = {memory: pipe for pipe, memory in enumerate(layout.queries)}
