@@ -86,8 +86,7 @@ class PairsFormer(Former):
             columns = self.columns if type_.shape[1] < 0 else type_.shape[1]
             if columns % ROWS:
                 raise Refused(f"sums over keys take blocks of a multiple of {ROWS} queries, not {columns}")
-            turned = self._is_turned(columns // ROWS, *_columns(op))
-            shared = self._exchanged([self.block, columns], type_.element_type, turned)
+            shared = build.shared_type([1, self.block, columns], type_.element_type, rings.SWIZZLE)
             if str(shared) not in self.exchanges:
                 with build.named("weights"):
                     self.exchanges[str(shared)] = build.op("alloc", results=[shared]).result
@@ -134,27 +133,17 @@ class PairsFormer(Former):
         if keys not in self.loaded:
             raise Refused("a sum over keys takes a loaded tile of keys")
         fragment, memory = self._value(weights), self.loaded[keys].memory
+        exchanged = self._exchange(fragment)
         queries, columns = ir.RankedTensorType(fragment.type).shape[1] // ROWS, ir.MemRefType(memory.type).shape[1]
-        turned = self._is_turned(queries, columns)
-        exchanged = self._exchange(fragment, turned)
         if self._is_alone(queries, columns):
             branch = scf.IfOp(self.leads)
             with ir.InsertionPoint(branch.then_block):
                 places = [(build.index(ROWS * n), build.index(0)) for n in range(queries)]
-                self._add(op, exchanged, places, columns, turned)
+                self._add(op, exchanged, places, columns)
                 scf.YieldOp([])
             return
         places, part = self._shares(queries, columns)
         self._add(op, exchanged, places, part)
-
-    def _is_turned(self, queries: int, columns: int) -> bool:
-        """Whether weights are exchanged as rows of queries, which need no product that transposes: where one warpgroup multiplies them."""
-        asked = attributes.read(self.function, attributes.SCHEDULE).get("exchange", "keys") == "queries"
-        return asked and self._is_alone(queries, columns)
-
-    def _exchanged(self, shape: list[int], element: ir.Type, turned: bool) -> ir.Type:
-        """The type of the buffer of weights [keys, queries]."""
-        return build.shared_type([1, *(shape[::-1] if turned else shape)], element, rings.SWIZZLE)
 
     def _is_alone(self, queries: int, columns: int) -> bool:
         """Whether the first warpgroup makes the whole sum: asked for, or because the warpgroups share neither queries nor columns.
@@ -182,7 +171,7 @@ class PairsFormer(Former):
         """The warpgroup's first row of sums where each makes those of other queries, 64 at a time."""
         return self.first
 
-    def _add(self, op: ir.Operation, exchanged: ir.Value, places: list[tuple[ir.Value, ir.Value]], part: int, turned: bool = False) -> None:
+    def _add(self, op: ir.Operation, exchanged: ir.Value, places: list[tuple[ir.Value, ir.Value]], part: int) -> None:
         """Multiplies weights in shared memory by keys, for the queries and columns at some places, and adds the products."""
         _, keys, target, _, batch, head, row, _ = op.operands
         buffer, stage, *_ = self.loaded[keys].memory.owner.operation.operands
@@ -196,10 +185,9 @@ class PairsFormer(Former):
         of_all, of_each = (nullcontext(), ordered) if len(places) == 1 or self.order is None else (ordered, nullcontext())
         with of_all:
             for first, column in places:
-                at, shape = ((first, zero), [ROWS, self.block]) if turned else ((zero, first), [self.block, ROWS])
-                a = self._view([exchanged, zero, *at], shape)
+                a = self._view([exchanged, zero, zero, first], [self.block, ROWS])
                 b = self._view([buffer, stage, zero, column], [self.block, part])
-                product = self._multiplied(a, b, [ROWS, part], not turned)
+                product = self._multiplied(a, b, [ROWS, part])
                 at = arith.AddIOp(self._value(row), first).result
                 with of_each:
                     operands = [product, self._value(target), self._value(batch), self._value(head), at, column]
@@ -225,13 +213,13 @@ class PairsFormer(Former):
         type_ = ir.MemRefType(operands[0].type)
         return build.op("view", operands, [ir.MemRefType.get(shape, type_.element_type, memory_space=type_.memory_space)]).result
 
-    def _multiplied(self, a: ir.Value, b: ir.Value, shape: list[int], transpose_a: bool = True) -> ir.Value:
-        """a^T b, or a b, waited for."""
+    def _multiplied(self, a: ir.Value, b: ir.Value, shape: list[int]) -> ir.Value:
+        """a^T b, waited for."""
         type_ = build.fragment_type(INSTRUCTION, "tile", shape, ir.F32Type.get())
         start = build.op("registers", results=[type_]).result
         never = arith.ConstantOp(ir.IntegerType.get_signless(1), 0).result
         build.op("mma_begin")
-        pending = build.mma_async(start, a, b, never, (transpose_a, False))
+        pending = build.mma_async(start, a, b, never, (True, False))
         build.op("mma_commit")
         return build.mma_wait(pending, type_, 0)
 
@@ -257,18 +245,14 @@ class PairsFormer(Former):
             scf.YieldOp([weights])
         return branch.results_[0]
 
-    def _exchange(self, fragment: ir.Value, turned: bool = False) -> ir.Value:
-        """Writes weights to this warpgroup's rows of shared memory once all have multiplied those before; all meet. The buffer.
-
-        As rows of queries its keys are columns.
-        """
+    def _exchange(self, fragment: ir.Value) -> ir.Value:
+        """Writes weights to this warpgroup's rows of shared memory once all have multiplied those before; all meet. The buffer."""
         type_, zero, number = ir.RankedTensorType(fragment.type), build.index(0), build.index(EXCHANGE)
-        threads, shape = THREADS * self.warpgroups, list(type_.shape)
-        buffer = self.exchanges[str(self._exchanged([self.block, shape[1]], type_.element_type, turned))]
-        place, shape = ((zero, self.first), shape[::-1]) if turned else ((self.first, zero), shape)
-        own = self._view([buffer, zero, *place], shape)
+        threads = THREADS * self.warpgroups
+        buffer = self.exchanges[str(build.shared_type([1, self.block, type_.shape[1]], type_.element_type, rings.SWIZZLE))]
+        own = self._view([buffer, zero, self.first, zero], list(type_.shape))
         build.op("named_sync", [number], threads=threads)
-        build.op("write_transposed" if turned else "write", [fragment, own])
+        build.op("write", [fragment, own])
         # wgmma reads what all warps have written.
         build.op("fence_async")
         build.op("named_sync", [number], threads=threads)

@@ -14,8 +14,6 @@ from attn_mlir.passes.regions import find_all, maker
 
 SWIZZLE = 128
 MOST_COLUMNS = 256
-WRITES = ("warp.write", "warp.write_transposed")
-"""Ops by which threads write fragments to shared memory."""
 WARPS = 4
 """Warps of a warpgroup, each of which gives a stage back on its own."""
 

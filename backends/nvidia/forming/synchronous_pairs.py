@@ -58,10 +58,7 @@ class SynchronousPairs(PairsFormer, SynchronousFormer):
         type_ = build.fragment_type(_SUMS, "tile", shape, ir.F32Type.get())
         return build.op("mma", [self._zeros(type_), a, b], [type_], transpose_a=True, transpose_b=False).result
 
-    def _is_turned(self, queries: int, columns: int) -> bool:
-        return False  # these chips have no stmatrix
-
-    def _exchange(self, fragment: ir.Value, turned: bool = False) -> ir.Value:
+    def _exchange(self, fragment: ir.Value) -> ir.Value:
         """Writes weights to this warpgroup's rows of shared memory; all meet. The buffer."""
         type_ = ir.RankedTensorType(fragment.type)
         buffer = self.exchanges[str(build.shared_type([1, self.block, type_.shape[1]], type_.element_type, rings.SWIZZLE))]

@@ -69,8 +69,7 @@ template <int N> ATTN_DEVICE void hold(uint32_t (&values)[N]) {
 }
 
 // Descriptors of operands in shared memory (k_major, mn_major: attn_hopper.cuh, attn_descriptors.cuh).
-// Both words are put together in PTX, and what is added is added there: of 64-bit arithmetic the compiler makes masks, one or two instructions
-// each time. ptxas has one instruction for both words of a uniform register; a word alone takes one, and the other one another to be copied.
+// Both words are put together and taken apart in PTX: of 64-bit arithmetic the compiler makes masks, one or two instructions each time.
 ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
   uint64_t descriptor;
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
@@ -78,9 +77,15 @@ ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
 }
 // The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word.
 ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
-  uint64_t advanced;
+#ifdef ATTN_DESCRIPTOR_WORDS
+  uint32_t low, high;
+  asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
+  return descriptor_of(low + (bytes >> 4), high);
+#else
+  uint64_t advanced; // ptxas has one instruction for this; a word alone takes one, and another copies the second word
   asm("add.s64 %0, %1, %2;" : "=l"(advanced) : "l"(descriptor), "l"(static_cast<uint64_t>(bytes >> 4)));
   return advanced;
+#endif
 }
 
 } // namespace attn

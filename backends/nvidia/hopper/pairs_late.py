@@ -52,7 +52,7 @@ def end_late(core: Core) -> None:
 
 
 def begin_apart(core: Core) -> None:
-    """The second consumer begins a program when the first one multiplies its first weights: one multiplies while the other computes them.
+    """The second consumer begins a program when the first one has its first scores: one multiplies while the other computes weights.
 
     Both begin when keys have landed, and would take turns at each instruction, so that both have their scores late and at once.
     """
@@ -84,7 +84,7 @@ def late_pays(layout: BackwardLayout) -> bool:
     try:
         check_late(layout)
     except UnsupportedError:
-        return layout.late
+        return False
     return _is_measured(layout)
 
 
@@ -107,14 +107,21 @@ def check_early(core: Core, layout: BackwardLayout) -> None:
 def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     """Whether half of the exponentials are held before the second product where nothing else is asked for; `masked`: see `is_masked`."""
     if not (layout.late and _is_measured(layout)) or (masked, layout.kernel.queries) not in thresholds.EARLY:
-        return layout.late
+        return False
     if layout.kernel.step_ops("tile.scatter_add"):
         return False  # sums of captured tensors need the registers
     try:
         check_early(core, layout)
     except UnsupportedError:
-        return layout.late
+        return False
     return True
+
+
+def check_apart(layout: BackwardLayout) -> None:
+    """Raises UnsupportedError for kernels whose second consumer cannot wait for the first one's scores."""
+    if layout.apart and not (layout.late and layout.early):
+        text = "sums over keys that are made a step late, and exponentials before the second product"
+        raise UnsupportedError(f"hopper: consumers that begin programs apart need {text} (apart = 1)")
 
 
 def check_held(layout: BackwardLayout) -> None:
@@ -132,4 +139,4 @@ def held_pays(layout: BackwardLayout, masked: bool) -> int:
 
 def turned_pays(layout: BackwardLayout) -> bool:
     """Whether weights are exchanged as rows of queries where nothing else is asked for."""
-    return layout.late
+    return layout.late or layout.key_sums

@@ -201,7 +201,12 @@ class BackwardLayout:
     def spread(self) -> bool:
         """Whether row i of eight in `exchange` is that of query i % 4 * 2 + i / 4, so that lanes stage sums as they are (`stage_rows`)."""
         targets = {op.operands[2] for op in self.kernel.step_ops("tile.accumulate")}
-        return self.turned and not is_transposed(self.kernel.queries) and targets == set(self.adds)
+        return self.turned and self.late and not is_transposed(self.kernel.queries) and targets == set(self.adds)
+
+    @property
+    def by_words(self) -> bool:
+        """Whether words of descriptors are added to apart (`advance` in attn_wgmma.cuh), which is slower elsewhere."""
+        return not is_transposed(self.kernel.queries) and (self.late or bool(self.pieces))
 
     @property
     def is_full(self) -> bool:

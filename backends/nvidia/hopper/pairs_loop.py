@@ -14,11 +14,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 STEP, STAGE, PARITY = "step", "stage", "parity"
-IN_STEP = f" + {STAGE}"
-"""Added to addresses of keys whose descriptors are made in a step, which leave out the last four bits: the same, but not known to be.
-
-ptxas would keep one word of such a descriptor from step to step, and put both together for each instruction (490 of a step, else 447).
-"""
 
 
 class RolePrinter(ABC):

@@ -18,6 +18,7 @@ from attn_mlir.backends.nvidia.hopper.pairs_late import (
     APART,
     EXCHANGE,
     HELD,
+    check_apart,
     check_early,
     check_held,
     check_late,
@@ -57,9 +58,10 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
         key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
         layout.turned |= EXCHANGE not in choices and turned_pays(layout)
-        layout.apart = layout.late and bool(choices.get(APART, masked))
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
+        layout.apart = bool(choices.get(APART, masked and layout.late and layout.early))
+        check_apart(layout)
         layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
         check_held(layout)
         PairsPrinter(layout, choices).code()
@@ -179,13 +181,14 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
             layout = other
     if fields.get("key_sums") == "late":
         check_late(layout)
-        layout.late, layout.held, layout.apart = True, int(fields.get(HELD, 0)), bool(fields.get(APART))
+        layout.late, layout.held = True, int(fields.get(HELD, 0))
         check_held(layout)
     return _early(core, layout, fields)
 
 
 def _early(core: Core, layout: BackwardLayout, fields: Mapping[str, int | str]) -> BackwardLayout:
     layout.turned |= fields.get(EXCHANGE) == "queries"
+    layout.apart = bool(fields.get(APART))
     if fields.get("early"):
         check_early(core, layout)
         layout.early = True

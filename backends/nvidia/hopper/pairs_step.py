@@ -1,5 +1,7 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
+from collections.abc import Callable
+
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import hint
 from attn_mlir.backends.nvidia.hopper.core import Core
@@ -7,8 +9,8 @@ from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
 from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_apart, let_begin
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, is_transposed, split_rows
-from attn_mlir.backends.nvidia.hopper.pairs_loop import IN_STEP, PARITY, STAGE, RolePrinter, staged_values, step_limit
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, head_columns, split_rows
+from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_sums import QuerySums
 from attn_mlir.backends.nvidia.hopper.pairs_tiles import WindowSums
@@ -177,8 +179,7 @@ class Consumers(RolePrinter):
         key, query = (self._memory[value] for value in op.operands)
         self._wait(query)
         keys, held = self.layout.keys[key], self._held.get(key, "")
-        more = "" if is_transposed(queries) else IN_STEP
-        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup{more}", keys.rows * 128)
+        shared = SharedOperand(f"shared + {keys.offset} + {64 * 128} * warpgroup", keys.rows * 128)
         fragment = core.fragment("product", queries)
         core.tiles[op.results[0]] = fragment
         for form in (["registers"] if held else []) + (["shared"] if not (held and self.layout.key_sums) else []):
@@ -235,7 +236,7 @@ class Consumers(RolePrinter):
             if number:
                 awaited = ProductsInFlight()  # the first map has waited for all
             elif early:
-                landed = lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:])
+                landed = lambda: self._first_landed(land, dots, fragments), lambda: land(0, fragments[1:])
                 awaited = ProductsInFlight(products, *landed, (lambda: self._pin(dots)) if layout.early else None)
             else:
                 awaited = ProductsInFlight(rest=lambda: land(0, fragments))
@@ -244,6 +245,12 @@ class Consumers(RolePrinter):
             core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             if not self.tiles.of_step(block):
                 self._release(layout.pipes - 1)
+
+    def _first_landed(self, land: Callable[[int, list[Tile]], None], dots: list[ir.Operation], fragments: list[Tile]) -> None:
+        """Waits for the first product, whose weights can be computed alone; the other consumer may begin a program then."""
+        land(len(dots) - 1, fragments[:1])
+        if self.layout.apart:
+            let_begin(self.core)
 
     def _pin(self, dots: list[ir.Operation]) -> None:
         """Keeps early values where they are printed: ptxas moves most exponentials after the wait for the second product.
@@ -279,10 +286,8 @@ class Consumers(RolePrinter):
                         self._dot_add(op)
                 if number == 1 and adds:
                     free = core.tiles[dots[0].results[0]]
-                    self.sums.multiply(adds, self._memory, free if isinstance(free, RegTile) else None, IN_STEP)
+                    self.sums.multiply(adds, self._memory, free if isinstance(free, RegTile) else None)
                 core.writer.line("attn::wgmma_commit();")
-                if layout.apart and number == 0:
-                    let_begin(core)
             if group and number == 1 and adds:
                 self.sums.scatter_bands(uses_of(block)[0].banded, self.packed, limit)
         pipes = {memory: pipe for pipe, memory in enumerate(layout.queries)}

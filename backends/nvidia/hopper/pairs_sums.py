@@ -83,11 +83,8 @@ class QuerySums:
             self.free_staging()
             writer.line(f"attn::named_sync(1, {consumers});")  # each multiplies the weights of all
 
-    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None, more: str = "") -> None:
-        """Starts the products of all weights with their keys.
-
-        `free`: a tile [64, queries] that nobody reads any more; `more`: what the address of keys has besides (`IN_STEP`).
-        """
+    def multiply(self, adds: list[ir.Operation], memory: dict[ir.Value, ir.Value], free: RegTile | None) -> None:
+        """Starts the products of all weights with their keys. `free`: a tile [64, queries] that nobody reads any more."""
         core, keys = self.core, self.kernel.keys
         self._parts = {}
         for op in adds:
@@ -117,7 +114,7 @@ class QuerySums:
                 block = part_block(self.layout, split, number)
                 a = exchanged(self.layout, self._multiplied(weights), block)
                 offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
-                b = SharedOperand(f"shared + {buffer.offset}{offset}{more}", buffer.rows * 128, True)
+                b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
 
     def _multiplied(self, weights: ir.Value) -> str:

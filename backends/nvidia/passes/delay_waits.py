@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
-from attn_mlir.backends.nvidia.forming.rings import WRITES
 from attn_mlir.dialects.numbers import i64
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
@@ -21,6 +20,7 @@ _LEAVING = (
 )
 """What may stand in a condition."""
 _KNOWN = ("scf.if", "warp.elect", *(f"warp.{name}" for name in _CROSSED))
+_WRITES = ("warp.write", "warp.write_transposed")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class DelayWaits(Pass):
 
 def _delay(kernel: ir.Operation) -> None:
     blocks = [loop.regions[0].blocks[0] for loop in find_all(kernel, "scf.for")]
-    written = {buffer for op in find_all(kernel, *WRITES) for buffer in _buffers(op.operands[1])}
+    written = {buffer for op in find_all(kernel, *_WRITES) for buffer in _buffers(op.operands[1])}
     copied = {op.operands[0] for op in find_all(kernel, "warp.arrive_expect")}
     change_parts(blocks, lambda block: _change(block, written, copied), "no loop multiplies")
 
@@ -101,7 +101,7 @@ def _holds(op: ir.Operation, wait: ir.Operation, views: list[ir.Operation], writ
     if any(each.name == "warp.arrive" and each.operands[1] in stages for each in inner[1:]):
         return True  # one in a condition does not move along
     names = {each.name for each in inner}
-    if any(read & _buffers(each.operands[1]) for each in inner if each.name in WRITES):
+    if any(read & _buffers(each.operands[1]) for each in inner if each.name in _WRITES):
         return True
     if any(each.name == "warp.wait" and each.operands[0] in held for each in inner):
         return True

@@ -74,7 +74,7 @@ def _ring(kernel: ir.Operation) -> set[ir.Value]:
 
     Raises Refused where they are counted together with another ring of one stage, as that of queries: more of these is not asked for.
     """
-    for op in find_all(kernel, *rings.WRITES):
+    for op in find_all(kernel, "warp.write"):
         view = maker(op.operands[1], "warp.view")
         if view is None or maker(view.operands[1], "warp.stage") is None or rings.stages_of(view.operands[0].type) != 1:
             continue
@@ -103,7 +103,7 @@ def _read(block: ir.Block) -> Exchange:
     """The exchange of a loop. Raises Refused where there are others, or products that read it are in flight at its end."""
     ops = [view.operation for view in block.operations]
     meetings = [n for n, op in enumerate(ops) if op.name == "warp.named_sync" and _is_meeting(op)]
-    writes = [op for op in ops[meetings[0] : meetings[-1]] if op.name in rings.WRITES]
+    writes = [op for op in ops[meetings[0] : meetings[-1]] if op.name == "warp.write"]
     waits = [op for op in ops[: meetings[0]] if op.name == "warp.wait" and maker(op.operands[1], "warp.stage") is not None]
     view = maker(writes[0].operands[1], "warp.view") if len(writes) == 1 else None
     if len(meetings) != len("ab") or view is None or not waits or rings.stages_of(view.operands[0].type) != 1:

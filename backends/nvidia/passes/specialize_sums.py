@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.forming.facts import EXCHANGE, chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
-from attn_mlir.backends.nvidia.forming.rings import WARPS, WRITES
+from attn_mlir.backends.nvidia.forming.rings import WARPS
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone
 from attn_mlir.dialects.numbers import i64, number
@@ -90,7 +90,7 @@ def _read(branch: ir.Operation) -> _Sum:
     ops = [view.operation for view in branch.block.operations]
     before = ops[: ops.index(branch)]
     meetings = [n for n, op in enumerate(before) if op.name == "warp.named_sync" and _is_meeting(op)]
-    writes = [op for op in before[meetings[0] : meetings[-1]] if op.name in WRITES] if meetings else []
+    writes = [op for op in before[meetings[0] : meetings[-1]] if op.name == "warp.write"] if meetings else []
     view = maker(writes[0].operands[1], "warp.view") if len(writes) == 1 else None
     waits = [op for op in before[: meetings[0]] if op.name == "warp.wait"] if meetings else []
     count = maker(waits[0].operands[1], "warp.stage") if waits else None

@@ -239,8 +239,8 @@ def _clear_rows(printer: WarpPrinter, op: ir.Operation, memory: Address, first: 
 
 def _turned_matrices(memory: Address, lane: str) -> str:
     """The address that a lane gives for the transposes of the 16 x 16 elements number c of its warp's rows."""
-    row, column = f"{lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
-    return f"{memory.address} + attn::swizzle_128(({row}) * {ROW_BYTES} + {column}) + c * {16 * ROW_BYTES}"  # whole rows of the swizzle
+    row, column = f"c * 16 + {lane} / 16 * 8 + {lane} % 8", f"(warp * 16 + {lane} / 8 % 2 * 8) * 2"
+    return f"{memory.address} + attn::swizzle_128(({row}) * {ROW_BYTES} + {column})"
 
 
 def _transpose(printer: WarpPrinter, op: ir.Operation, source: Address, target: Address) -> None:
