@@ -1,6 +1,7 @@
 """Backward passes on Hopper whose sums over keys (dQ) consumers make a step late: when, how, and that they are right."""
 
 import re
+from unittest import mock
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.nvidia.hopper.pairs_late import check_apart
 from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
 from masked_gradients import check_gradients, draw
@@ -64,8 +67,15 @@ def test_consumers_begin_apart(name: str) -> None:
             )
     ((schedule, code),) = kernels(name, 128, choices="{apart = 0 : i64}")
     assert not schedule["apart"] and begun not in code.source
-    ((schedule, _),) = kernels(name, 128, choices="{apart = 1 : i64, early = 0 : i64}")
-    assert schedule["emitter"] != "hopper" and "begin programs apart need" in str(schedule[SLOW])
+
+
+def test_begun_apart_by_scores_alone() -> None:
+    """Else nobody would tell the second consumer to begin."""
+    layout = mock.Mock(apart=True, late=True, early=False)
+    with pytest.raises(UnsupportedError, match="begin programs apart need"):
+        check_apart(layout)
+    layout.early = True
+    check_apart(layout)
 
 
 @pytest.mark.parametrize("name", ["causal-softmax", "sliding-window"])

@@ -132,7 +132,7 @@ def test_a_factor_of_each_head_keeps_blocks_of_64_queries() -> None:
     call.__dict__.update(_last=Inputs("f16", 128, 128), _form=None)
     _, units = driver._lower(call.ir(), *prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a")), {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
     (pairs,) = (unit for name, unit in units.items() if name.endswith("pairs"))
-    assert "+= 64)" in pairs.code.source and "attn::store_transposed(" not in pairs.code.source
+    assert "+= 64)" in pairs.code.source and "!(attn::opaque(1)))" not in pairs.code.source
 
 
 @pytest.mark.parametrize(("head", "queries"), [(64, 80), (128, 72)])
