@@ -1,6 +1,7 @@
 """Backward passes on Hopper whose sums over keys (dQ) consumers make a step late: when, how, and that they are right."""
 
 import re
+from unittest import mock
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ import attn_mlir
 from attn_mlir import masks
 from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.nvidia.hopper.pairs_late import check_apart
 from attn_mlir.backends.program import prepare_derivative
+from attn_mlir.errors import UnsupportedError
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
 from masked_gradients import check_gradients, draw
@@ -39,18 +42,58 @@ def test_step(name: str, element: str) -> None:
     ]
     places = [loop.index(text) for text in order]
     assert places == sorted(places) and all(loop.count(text) == 1 for text in order)
-    assert "named_sync(1, 256)" not in consumers and last.count("attn::wgmma_begin();") == 1
+    assert last.count("attn::wgmma_begin();") == 1
     # Both copies are free at first, and each consumer waits at the end as often as it was told so.
     for copy in range(2):
         free = _FREE.format(copy, "{}")
         assert consumers.count(_ARRIVE.format(free.format(_OTHER))) == 1 and last.count(_SYNC.format(free.format("warpgroup"))) == 1
 
 
+@pytest.mark.parametrize("name", _NAMES)
+def test_consumers_begin_apart(name: str) -> None:
+    """Under a mask the second one waits in a program's first step until the first one has its scores, as often as told."""
+    ((schedule, code),) = kernels(name, 128)
+    begun, told = (
+        "if (late_row < 0 && warpgroup == 1) attn::named_sync(1, 256);",
+        "if (late_row < 0 && warpgroup == 0) attn::named_arrive(1, 256);",
+    )
+    steps = code.source.split("attn::more_registers<240>();")[1].split("for (int query0")[1:]
+    assert bool(schedule.get("apart")) == (name == "causal-softmax")
+    for step in steps:
+        assert step.count(begun) == step.count(told) == bool(schedule.get("apart"))
+        if schedule.get("apart"):
+            assert (
+                step.index(begun) < step.index("(product") < step.index("attn::wgmma_wait<1>();") < step.index(told) < step.index("exp2f(")
+            )
+    ((schedule, code),) = kernels(name, 128, choices="{apart = 0 : i64}")
+    assert not schedule["apart"] and begun not in code.source
+
+
+def test_begun_apart_by_scores_alone() -> None:
+    """Else nobody would tell the second consumer to begin."""
+    layout = mock.Mock(apart=True, late=True, early=False)
+    with pytest.raises(UnsupportedError, match="begin programs apart need"):
+        check_apart(layout)
+    layout.early = True
+    check_apart(layout)
+
+
+@pytest.mark.parametrize("name", ["causal-softmax", "sliding-window"])
+def test_weights_lie_as_rows_of_queries(name: str) -> None:
+    """Then no left operand of products is transposed, and lanes stage sums as they have them; else they are rows of keys."""
+    ((schedule, code),) = kernels(name, 128)
+    body = code.source.split("__global__")[1]
+    assert schedule["exchange"] == "queries" and "_ta" not in body and "odd_row" not in body and "attn::store_matrices(exchange" not in body
+    ((_, code),) = kernels(name, 128, choices='{exchange = "keys"}')
+    body = code.source.split("__global__")[1]
+    assert "_ss_f16_ta_tb(" in body and "odd_row" in body and "attn::store_transposed(" not in body
+
+
 def test_named_barriers_differ() -> None:
-    """Those of both copies and consumers are no others, nor those of additions (3, 4), results (8, 9) and __syncthreads (0)."""
+    """Those of both copies and consumers are no others, nor those of begins (1), additions (3, 4), results (8, 9), __syncthreads (0)."""
     full = [12 + copy * 2 + warpgroup for copy in range(2) for warpgroup in range(2)]
     free = [10 - 4 * copy + warpgroup for copy in range(2) for warpgroup in range(2)]
-    assert len({*full, *free, 0, 3, 4, 8, 9}) == 13 and max(full) < 16
+    assert len({*full, *free, 0, 1, 3, 4, 8, 9}) == 14 and max(full) < 16
 
 
 @pytest.mark.parametrize(

@@ -75,11 +75,17 @@ ATTN_DEVICE uint64_t descriptor_of(uint32_t low, uint32_t high) {
   asm("mov.b64 %0, {%1, %2};" : "=l"(descriptor) : "r"(low), "r"(high));
   return descriptor;
 }
-// The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word, so one 32-bit addition does it.
+// The descriptor `bytes` (a multiple of 16) further on. The address never carries out of the low word.
 ATTN_DEVICE uint64_t advance(uint64_t descriptor, uint32_t bytes) {
+#ifdef ATTN_DESCRIPTOR_WORDS
   uint32_t low, high;
   asm("mov.b64 {%0, %1}, %2;" : "=r"(low), "=r"(high) : "l"(descriptor));
   return descriptor_of(low + (bytes >> 4), high);
+#else
+  uint64_t advanced; // ptxas has one instruction for this; a word alone takes one, and another copies the second word
+  asm("add.s64 %0, %1, %2;" : "=l"(advanced) : "l"(descriptor), "l"(static_cast<uint64_t>(bytes >> 4)));
+  return advanced;
+#endif
 }
 
 } // namespace attn

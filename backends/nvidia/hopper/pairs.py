@@ -44,6 +44,7 @@ from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
+WORDS = "#define ATTN_DESCRIPTOR_WORDS"
 TRANSPOSED = "attn_chunks.cuh"
 """The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
@@ -131,11 +132,12 @@ class PairsPrinter:
         ]
         head[-1] = head[-1][:-1] + ") {"
         text = [
+            *([WORDS] if layout.by_words else []),
             header(
                 *([HEADER] if layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
-                *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
+                *([TRANSPOSED] if layout.turned and layout.exchange else []),
                 *([PIECES] if self.pieces else []),
                 *([HANDED] if layout.roles else []),
             ),

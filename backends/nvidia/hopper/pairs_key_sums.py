@@ -45,6 +45,12 @@ def check_key_sums(layout: BackwardLayout) -> None:
         raise UnsupportedError(f'hopper: a warpgroup that makes sums over keys needs {reason} (key_sums = "warpgroup")')
 
 
+def exchanged(layout: BackwardLayout, address: str, block: int | str = 0) -> SharedOperand:
+    """Weights [64 queries, keys] of a block of queries, the left operand of a product with keys, which `exchange` wrote at `address`."""
+    rows = layout.kernel.queries if layout.turned else layout.kernel.keys
+    return SharedOperand(f"{address} + {(ROWS if layout.turned else rows) * 128} * {block}", rows * 128, not layout.turned)
+
+
 class KeySums(RolePrinter):
     """Its part of a step: waits for the weights of all consumers, multiplies them with the keys, and adds the product to memory."""
 
@@ -70,8 +76,8 @@ class KeySums(RolePrinter):
         # All consumers have written dS of this step.
         writer.line(f"attn::named_sync({FULL_WEIGHTS}, {128 * (WARPGROUPS + 1)});", "attn::wgmma_begin();")
         fragment = core.fragment("query_sum", columns)
-        core.uses("", columns, "shared", self.element, True, True)
-        a = SharedOperand(f"shared + {buffer.offset} + {buffer.bytes} * ({STEP} % 2)", self.kernel.keys * 128, True)
+        core.uses("", columns, "shared", self.element, True, not layout.turned)
+        a = exchanged(layout, f"shared + {buffer.offset} + {buffer.bytes} * ({STEP} % 2)")
         b = SharedOperand(f"shared + {keys.offset}", keys.rows * 128, True)
         writer.all(product(fragment.name, columns, self.kernel.keys, a, b, self.element, clear=True))
         writer.line("attn::wgmma_commit();", "attn::wgmma_wait<0>();", f"attn::hold({fragment.name});")
@@ -84,7 +90,7 @@ class KeySums(RolePrinter):
         # The additions of two steps before have been read from where the sums of this one go.
         writer.line("if (threadIdx.x % 128 == 0) attn::bulk_wait_read<1>();", f"attn::named_sync({ADDED}, 128);")
         copy = f"({STEP} % 2)"
-        stage_rows(core, fragment.name, columns, f"shared + {added.offset} + {added.bytes} * {copy}")
+        stage_rows(core, fragment.name, columns, f"shared + {added.offset} + {added.bytes} * {copy}", layout.spread)
         # One thread adds by TMA what all have written.
         writer.line("attn::fence_proxy_async();", f"attn::named_sync({ADDED + 1}, 128);")
         with core.scope("if (threadIdx.x % 128 == 0)"):
@@ -96,6 +102,6 @@ class KeySums(RolePrinter):
         core, layout, copy = self.core, self.layout, f"{STEP} % 2"
         # It has added those of two steps before from where these go: TMA has read them.
         core.writer.line(f"attn::barrier_wait({added_barrier(layout)} + 8 * ({copy}), {STEP} / 2 & 1 ^ 1);")
-        stage_rows(core, name, columns, f"shared + {added.offset} + {added.bytes} * ({copy})")
+        stage_rows(core, name, columns, f"shared + {added.offset} + {added.bytes} * ({copy})", layout.spread)
         # 128 threads have written them, and its own 32 meet these.
         core.writer.line("attn::fence_proxy_async();", f"attn::named_arrive({ADDED} + {copy}, 160);")

@@ -21,6 +21,10 @@ OWN, BEFORE = f"{STEP} % 2", f"({STEP} + 1) % 2"
 """The copy of weights that a step writes, and the one that it multiplies: that of the step before."""
 HELD = "held"
 """In schedules: steps of 16 columns of keys and of values in registers (`BackwardLayout.held`)."""
+EXCHANGE = "exchange"
+"""In schedules: weights are exchanged as rows of "queries" or of "keys" (`BackwardLayout.turned`)."""
+APART, BEGUN = "apart", 1
+"""In schedules: `BackwardLayout.apart`; and the named barrier at which the second consumer waits for it."""
 _WARPGROUPS = 2
 """Consumers for which there are named barriers."""
 
@@ -45,6 +49,19 @@ def end_late(core: Core) -> None:
     """Waits as often as the other consumer has told so."""
     for copy in range(2):
         core.writer.line(f"attn::named_sync({free_weights(str(copy))}, 256);")
+
+
+def begin_apart(core: Core) -> None:
+    """The second consumer begins a program when the first one has its first scores: one multiplies while the other computes weights.
+
+    Both begin when keys have landed, and would take turns at each instruction, so that both have their scores late and at once.
+    """
+    core.writer.line(f"if ({ROW} < 0 && warpgroup == 1) attn::named_sync({BEGUN}, 256);")
+
+
+def let_begin(core: Core) -> None:
+    """The first one tells so."""
+    core.writer.line(f"if ({ROW} < 0 && warpgroup == 0) attn::named_arrive({BEGUN}, 256);")
 
 
 def check_late(layout: BackwardLayout) -> None:
@@ -100,6 +117,13 @@ def early_pays(core: Core, layout: BackwardLayout, masked: bool) -> bool:
     return True
 
 
+def check_apart(layout: BackwardLayout) -> None:
+    """Raises UnsupportedError for kernels whose second consumer cannot wait for the first one's scores."""
+    if layout.apart and not (layout.late and layout.early):
+        text = "sums over keys that are made a step late, and exponentials before the second product"
+        raise UnsupportedError(f"hopper: consumers that begin programs apart need {text} (apart = 1)")
+
+
 def check_held(layout: BackwardLayout) -> None:
     """Raises UnsupportedError for kernels whose consumers do not hold so many columns of keys and values."""
     columns = min(map(head_columns, layout.keys), default=0)
@@ -112,3 +136,8 @@ def check_held(layout: BackwardLayout) -> None:
 def held_pays(layout: BackwardLayout, masked: bool) -> int:
     """Steps of columns that are held where nothing else is asked for."""
     return thresholds.HELD_STEPS.get((masked, layout.kernel.queries), 0) if layout.early and _is_measured(layout) else 0
+
+
+def turned_pays(layout: BackwardLayout) -> bool:
+    """Whether weights are exchanged as rows of queries where nothing else is asked for."""
+    return layout.late or layout.key_sums

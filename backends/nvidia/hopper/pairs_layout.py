@@ -102,6 +102,10 @@ class BackwardLayout:
         """Whether steps go from the last queries of a block of keys to the first ones (`pairs_reduction`)."""
         self.early = False
         """Whether consumers read row values and compute half of the exponentials before they wait for the second product."""
+        self.apart = False
+        """Whether the second consumer begins a program half a step behind the first one, where sums over keys are late."""
+        self.turned = is_transposed(kernel.queries)
+        """Whether weights lie in `exchange` as rows of queries, which need no transposing product, or as rows of keys."""
         self.held = 0
         """Steps of 16 columns of keys and of values that consumers hold in registers, where sums over keys are late."""
         self.occupancy = 1
@@ -223,6 +227,17 @@ class BackwardLayout:
         """Warps of the producer that compute the values of query rows: of steps of 80, those that have nothing else to do."""
         apart = self.late and is_transposed(self.kernel.queries) and self.column_slots
         return min(-(-self.kernel.queries // 32), 3 - self.adders) if apart else 1
+
+    @property
+    def spread(self) -> bool:
+        """Whether row i of eight in `exchange` is that of query i % 4 * 2 + i / 4, so that lanes stage sums as they are (`stage_rows`)."""
+        targets = {op.operands[2] for op in self.kernel.step_ops("tile.accumulate")}
+        return self.turned and self.late and not is_transposed(self.kernel.queries) and targets == set(self.adds)
+
+    @property
+    def by_words(self) -> bool:
+        """Whether words of descriptors are added to apart (`advance` in attn_wgmma.cuh), which is slower elsewhere."""
+        return not is_transposed(self.kernel.queries) and (self.late or bool(self.pieces))
 
     @property
     def is_full(self) -> bool:

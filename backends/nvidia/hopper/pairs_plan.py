@@ -15,15 +15,19 @@ from attn_mlir.backends.nvidia.hopper.pairs_claims import check_claims, claims_p
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import check_types, ops_of, read_kernel, semaphore_tensor
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import check_key_sums
 from attn_mlir.backends.nvidia.hopper.pairs_late import (
+    APART,
+    EXCHANGE,
     HELD,
+    check_apart,
     check_early,
     check_held,
     check_late,
     early_pays,
     held_pays,
     late_pays,
+    turned_pays,
 )
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, plan_layout
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, is_transposed, plan_layout
 from attn_mlir.backends.nvidia.hopper.pairs_loop import check_steps, staged_values
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import FIELD as PIECES
 from attn_mlir.backends.nvidia.hopper.pairs_pieces import choose_pieces
@@ -54,8 +58,11 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
             layout.late = late_pays(layout)
         key = layout.kernel.key_loop.regions[0].blocks[0].arguments[0]
         masked, ordered = is_masked(ops_of(layout.kernel.query_loop, "scf.for"), key), bool(choices.get("deterministic"))
+        layout.turned |= EXCHANGE not in choices and turned_pays(layout)
         if "early" not in choices:
             layout.early = early_pays(pairs_core(layout.kernel), layout, masked)
+        layout.apart = bool(choices.get(APART, masked and layout.late and layout.early))
+        check_apart(layout)
         layout.held = int(choices.get(HELD, held_pays(layout, masked and not ordered and _to_the_last_query(layout, key))))
         check_held(layout)
         PairsPrinter(layout, choices).code()
@@ -68,7 +75,13 @@ def plan_pairs(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str,
     fields |= {"windows": layout.stages} if layout.windows or layout.bands else {}
     asked = {"key_sums": "consumers"} if choices.get("key_sums") == "consumers" else {}
     fields |= {"early": int(layout.early)} if layout.early or "early" in choices else {}
+    fields |= {APART: int(layout.apart)} if layout.apart or APART in choices else {}
     fields |= {HELD: layout.held} if layout.held or HELD in choices else {}
+    fields |= (
+        {EXCHANGE: "queries" if layout.turned else "keys"}
+        if EXCHANGE in choices or layout.turned != is_transposed(layout.kernel.queries)
+        else {}
+    )
     fields |= {"key_sums": "warpgroup"} if layout.key_sums else {"key_sums": "late"} if layout.late else asked
     if layout.by_tiles and (narrow := narrow_sums(layout)):
         fields[NARROW] = narrow
@@ -180,6 +193,8 @@ def _layout(kernel: ir.Operation, target: NvidiaTarget, fields: Mapping[str, int
 
 
 def _early(core: Core, layout: BackwardLayout, fields: Mapping[str, int | str]) -> BackwardLayout:
+    layout.turned |= fields.get(EXCHANGE) == "queries"
+    layout.apart = bool(fields.get(APART))
     if fields.get("early"):
         check_early(core, layout)
         layout.early = True

@@ -243,12 +243,24 @@ def add_staged(
             core.writer.line(f"attn::{function}({map_}, shared + {offset} + {buffer.bytes} * {part}, {column}, {where});")
 
 
-def stage_rows(core: Core, name: str, columns: int, address: str) -> None:
+def stage_rows(core: Core, name: str, columns: int, address: str, spread: bool = False) -> None:
     """Writes sums [64, columns] in f32 to shared memory, in swizzle atoms of 32 columns.
 
-    Two pairs of columns change places in odd rows, so that rows do not share banks.
+    Two pairs of columns change places in odd rows, so that rows do not share banks. Where rows are `spread` (`BackwardLayout.spread`), the
+    four of half a warp are two apart, and share none.
     """
     with core.scope(""):
+        if spread:
+            core.writer.line(
+                "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
+                "const unsigned own_row = own / 32 * 16 + own / 4 % 4 * 2 + own / 16 % 2;",
+                "const uint32_t add_chunk = (own % 4 / 2 ^ own_row & 7) * 16;",
+                f"const uint32_t to = {address} + own_row * 128 + own % 2 * 8;",
+            )
+            with core.unrolled("c", columns // 8), core.unrolled("h", 2):
+                at = "to + c / 4 * 8192 + h * 1024 + (add_chunk ^ c % 4 * 32)"
+                core.writer.line(f"attn::store_shared2({at}, {name}[4 * c + 2 * h], {name}[4 * c + 2 * h + 1]);")
+            return
         core.writer.line(
             "const unsigned own = attn::opaque(threadIdx.x) % 128; // keeps what follows out of registers until here",
             "const unsigned own_row = own / 32 * 16 + own % 32 / 4;",

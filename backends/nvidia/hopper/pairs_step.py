@@ -1,6 +1,6 @@
 """What the consumer warpgroups do with one block of queries: products, weights, sums over queries and sums over keys."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from attn_mlir.backends.gpu.origins import for_op
 from attn_mlir.backends.gpu.structure import hint
@@ -8,7 +8,7 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.dropout import print_seeds
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, key_count, ops_of
 from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FREE_WEIGHTS
-from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW
+from attn_mlir.backends.nvidia.hopper.pairs_late import HEAD, ROW, begin_apart, let_begin
 from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, head_columns, split_rows
 from attn_mlir.backends.nvidia.hopper.pairs_loop import PARITY, STAGE, RolePrinter, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues, WeightRegisters, body_of
@@ -127,6 +127,8 @@ class Consumers(RolePrinter):
         if dots and maps:
             dots = self._order(dots, maps[0])
         read: dict[ir.Value, str] = {}
+        if self.layout.apart:
+            begin_apart(core)
         for number, op in enumerate(dots):
             self._dot(op)
             if self.layout.early and number == 0:
@@ -239,7 +241,7 @@ class Consumers(RolePrinter):
             if number:
                 awaited = ProductsInFlight()  # the first map has waited for all
             elif early:
-                landed = lambda: land(len(dots) - 1, fragments[:1]), lambda: land(0, fragments[1:])
+                landed = lambda: self._first_landed(land, dots, fragments), lambda: land(0, fragments[1:])
                 awaited = ProductsInFlight(products, *landed, (lambda: self._pin(dots)) if layout.early else None)
             else:
                 awaited = ProductsInFlight(rest=lambda: land(0, fragments))
@@ -248,6 +250,12 @@ class Consumers(RolePrinter):
             core.writer.line("__syncwarp();")  # all lanes have read the row values before one gives them back for the warp
             if not self.tiles.of_step(block):
                 self._release(layout.pipes - 1)
+
+    def _first_landed(self, land: Callable[[int, list[Tile]], None], dots: list[ir.Operation], fragments: list[Tile]) -> None:
+        """Waits for the first product, whose weights can be computed alone; the other consumer may begin a program then."""
+        land(len(dots) - 1, fragments[:1])
+        if self.layout.apart:
+            let_begin(self.core)
 
     def _pin(self, dots: list[ir.Operation]) -> None:
         """Keeps early values where they are printed: ptxas moves most exponentials after the wait for the second product.

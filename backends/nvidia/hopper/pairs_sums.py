@@ -4,8 +4,8 @@ from attn_mlir.backends.nvidia.hopper import pairs_late as late
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_bands import BandSums
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, key_count
-from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FULL_WEIGHTS, free_weights
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, WarpgroupSplit, head_columns, is_transposed
+from attn_mlir.backends.nvidia.hopper.pairs_key_sums import FULL_WEIGHTS, exchanged, free_weights
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, WarpgroupSplit, head_columns
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STEP
 from attn_mlir.backends.nvidia.hopper.pairs_map import WeightRegisters, body_of
 from attn_mlir.backends.nvidia.hopper.pairs_reduction import ADDED, add_staged, added_barrier, part_block, stage_rows
@@ -39,7 +39,7 @@ class QuerySums:
                 core.writer.all(f"if (row + 8 * h >= {count}) {tile.name}[2 * c + h] = 0;" for tile in tiles)
 
     def exchange(self, adds: list[ir.Operation], packed: dict[ir.Value, WeightRegisters]) -> None:
-        """Writes weights to shared memory as rows of keys, and waits for all warpgroups, or tells the one that makes sums over keys."""
+        """Writes weights to shared memory, and waits for all warpgroups, or tells the one that makes sums over keys."""
         core, layout = self.core, self.layout
         writer, keys = core.writer, self.kernel.keys
         copies = layout.exchange[0].copies
@@ -47,8 +47,9 @@ class QuerySums:
         if copies == 1:
             writer.line(f"attn::named_sync(2, {consumers});")
         own, store_row = core.names.fresh("own"), core.names.fresh("store_row")
-        transposed = is_transposed(self.kernel.queries)
-        row = f"{own} / 16 % 2 * 8 + {own} % 8" if transposed else f"{own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8"
+        row = f"{own} / 32 * 16 + {own} / 8 % 2 * 8 + {own} % 8"
+        if layout.turned:
+            row = f"{own} / 16 % 2 * 8 + " + (f"{own} % 8 / 2 + {own} % 2 * 4" if layout.spread else f"{own} % 8")
         writer.line(f"const unsigned {own} = attn::opaque(threadIdx.x);", f"const unsigned {store_row} = {row};")
         for number, value in enumerate(dict.fromkeys(op.operands[0] for op in adds)):
             buffer, tile = layout.exchange[number], packed[value]
@@ -62,7 +63,7 @@ class QuerySums:
                 writer.line(f"attn::named_sync({late.free_weights(late.OWN)}, 256);")  # the other consumer has multiplied what is there
             with core.unrolled("k", self.kernel.queries // 16):
                 registers = ", ".join(f"{tile.name}[4 * k + {i}]" for i in range(4))
-                if transposed:  # rows of queries, each warpgroup its keys
+                if layout.turned:  # rows of queries, each warpgroup its keys
                     place = f"{own} / 128 * {self.kernel.queries * 128} + {store_row} * 128 + 2048 * k"
                     chunk = f"(({own} / 32 % 4 * 2 | {own} / 8 % 2) ^ {store_row} % 8) * 16"
                     writer.line(f"attn::store_transposed({name} + {place} + {chunk}, {registers});")
@@ -108,10 +109,10 @@ class QuerySums:
                     core.writer.all(product(tile.name, self.kernel.queries, keys, a, b, self.element, clear=clear))
                 free = None
                 continue
-            core.uses("", split.columns, "shared", self.element, True, True)
+            core.uses("", split.columns, "shared", self.element, True, not self.layout.turned)
             for number, fragment in enumerate(self._parts[target]):
                 block = part_block(self.layout, split, number)
-                a = SharedOperand(f"{self._multiplied(weights)} + {keys * 128} * {block}", keys * 128, True)
+                a = exchanged(self.layout, self._multiplied(weights), block)
                 offset = "" if split.by_rows else f" + {self._column_bytes(split)} * warpgroup"
                 b = SharedOperand(f"shared + {buffer.offset}{offset}", buffer.rows * 128, True)
                 core.writer.all(product(fragment.name, split.columns, keys, a, b, self.element, clear=first))
@@ -204,7 +205,7 @@ class QuerySums:
             return
         for number, fragment in enumerate(self._parts[target]):
             offset = buffer.offset + number * split.columns * 256
-            stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup")
+            stage_rows(core, fragment.name, split.columns, f"shared + {offset} + {buffer.bytes} * warpgroup", self.layout.spread)
 
     def _stage_transposed(self, fragment: RegTile, buffer: SharedBuffer, offset: int) -> None:
         """The same for [columns, queries]: a warp's 32 elements, 8 columns of 4 queries two rows apart, are in 32 banks."""

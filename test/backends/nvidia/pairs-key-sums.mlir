@@ -11,7 +11,7 @@
 // CHECK-NEXT:    attn::fewer_registers<88>();
 // CHECK-COUNT-4: attn::named_arrive({{1[2-5]}}, 256);
 // CHECK:         attn::named_sync(10 + step % 2, 384);
-// CHECK:         attn::wgmma_m64n64k16_ss_f16_ta_tb(query_sum,
+// CHECK:         attn::wgmma_m64n64k16_ss_f16_tb(query_sum,
 // CHECK:         attn::wgmma_wait<0>();
 // CHECK-NEXT:    attn::hold(query_sum);
 // CHECK-NEXT:    attn::named_arrive(12 + step % 2 * 2 + 0, 256);
@@ -31,7 +31,7 @@
 // CHECK-NEXT:    attn::hold(product);
 // CHECK:         attn::wgmma_m64n64k16_rs_f16_tb([[DV:sum[_0-9]*]], {{[a-z_0-9]+}}[0]
 // CHECK:         attn::named_sync(12 + step % 2 * 2 + warpgroup, 256);
-// CHECK:         attn::store_matrices(exchange
+// CHECK:         attn::store_transposed(exchange
 // CHECK:         attn::fence_proxy_async();
 // CHECK-NEXT:    attn::named_arrive(10 + step % 2, 384);
 // CHECK-NEXT:    attn::wgmma_begin();
