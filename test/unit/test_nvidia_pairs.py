@@ -113,7 +113,7 @@ def test_blocks_of_80_queries(name: str, options: dict[str, str], queries: int) 
     """Where registers suffice, sums over keys are transposed, and leave in the registers of the scores."""
     ((schedule, code),) = kernels(name, 128, **{"value": 128, "rounded": True, **options})  # type: ignore[arg-type]
     assert schedule["emitter"] == "hopper" and f"+= {queries})" in code.source
-    assert ("attn::store_transposed(" in code.source) == (queries == 80)
+    assert ("attn::store_matrices_transposed(" in code.source) == (queries == 80)
     assert ("!(attn::opaque(1)))" in code.source) == (queries == 80)
 
 
@@ -123,7 +123,7 @@ def test_kernels_of_the_warp_dialect_have_blocks_of_64_queries(monkeypatch: pyte
     assert wanted in pipeline.WARP
     monkeypatch.setattr(pipeline, "KERNEL", pipeline.KERNEL.replace("nvidia-choose-blocks", wanted))
     ((_, code),) = kernels("derivatives/softmax", 128, 128, rounded=True)
-    assert "+= 64)" in code.source and "attn::store_transposed(" not in code.source
+    assert "+= 64)" in code.source and "attn::store_matrices_transposed(" not in code.source
 
 
 def test_a_factor_of_each_head_keeps_blocks_of_64_queries() -> None:
@@ -133,7 +133,7 @@ def test_a_factor_of_each_head_keeps_blocks_of_64_queries() -> None:
     call.__dict__.update(_last=Inputs("f16", 128, 128), _form=None)
     _, units = driver._lower(call.ir(), *prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a")), {"arch": "sm_90a"})  # pyright: ignore[reportPrivateUsage]
     (pairs,) = (unit for name, unit in units.items() if name.endswith("pairs"))
-    assert "+= 64)" in pairs.code.source and "attn::store_transposed(" not in pairs.code.source
+    assert "+= 64)" in pairs.code.source and "attn::store_matrices_transposed(" not in pairs.code.source
 
 
 @pytest.mark.parametrize(("head", "queries"), [(64, 80), (128, 72)])

@@ -41,8 +41,6 @@ from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-TRANSPOSED = "attn_chunks.cuh"
-"""The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
@@ -132,7 +130,6 @@ class PairsPrinter:
                 *([HEADER] if layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
-                *([TRANSPOSED] if is_transposed(self.kernel.queries) else []),
                 *([PIECES] if self.pieces else []),
             ),
             core.instructions(),
