@@ -1,4 +1,4 @@
-"""Families of programs that `warp_families.py` and `warp_packed.py` compile: how each is written, and what it captures."""
+"""Families of programs that benchmarks of warps compile, and `generated_hashes.py` some: how each is written, and what it captures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +13,8 @@ _BIAS, _HALVES, _WINDOW, _CAP = torch.zeros(4, 64, 64), torch.zeros(4, 64, 64, d
 _TABLE, _OF_BATCH, _LENGTHS = torch.zeros(32768), torch.zeros(4, 64, dtype=torch.int32), torch.zeros(4, dtype=torch.int32)
 
 
-def _alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+def alibi(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+    """A slope for each head times the distance."""
     return s + _SLOPES[h] * (j - i)
 
 
@@ -37,7 +38,8 @@ def _half_bias(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
     return s + _HALVES[h, i, j]
 
 
-def _documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+def documents(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """Causal within documents, by the document of each position."""
     return (_DOCUMENTS[i] == _DOCUMENTS[j]) & (i >= j)
 
 
@@ -61,12 +63,14 @@ def _chunked(b: Any, h: Any, i: Any, j: Any) -> Any:
     return (i // 1024 == j // 1024) & (i >= j)
 
 
-def _relu_norm(s: Any) -> Any:
+def relu_norm(s: Any) -> Any:
+    """Positive scores, divided by their sum."""
     w = s.max(0.0)
     return w / (w.sum() + 1e-6)
 
 
-def _layer_norm(s: Any) -> Any:
+def layer_norm(s: Any) -> Any:
+    """Scores without their mean, by their deviation."""
     centred = s - s.mean()
     return centred / ((centred * centred).mean() + 1e-5).sqrt()
 
@@ -109,8 +113,8 @@ FAMILIES = {
     "full": Family({}, masked=False),
     "causal": Family(_CAUSAL),
     "window": Family({"mask_mod": masks.sliding_window(_WINDOW)}, lambda h, n: [_WINDOW, 0]),
-    "documents": Family({"mask_mod": _documents}, _of_documents),
-    "alibi": Family({**_CAUSAL, "score_mod": _alibi}, lambda h, n: [torch.linspace(0.5, 0.01, h, device="cuda")]),
+    "documents": Family({"mask_mod": documents}, _of_documents),
+    "alibi": Family({**_CAUSAL, "score_mod": alibi}, lambda h, n: [torch.linspace(0.5, 0.01, h, device="cuda")]),
     "softcap": Family({**_CAUSAL, "score_mod": mods.softcap(_CAP)}, lambda h, n: [_CAP]),
     "keys": Family({"score_mod": _key_bias}, lambda h, n: [_floats(n)], masked=False),
     "table": Family({"score_mod": _table}, lambda h, n: [_floats(2 * n)], masked=False),
@@ -124,8 +128,8 @@ FAMILIES = {
     "capped": Family({"score_mod": mods.softcap(_CAP)}, lambda h, n: [_CAP], masked=False),
     "sigmoid": Family({**_CAUSAL, "row": rows.sigmoid}),
     "sigmoids": Family({"row": rows.sigmoid}, masked=False),
-    "relu": Family({**_CAUSAL, "row": _relu_norm}),
-    "relus": Family({"row": _relu_norm}, masked=False),
+    "relu": Family({**_CAUSAL, "row": relu_norm}),
+    "relus": Family({"row": relu_norm}, masked=False),
     "retention": Family({**_CAUSAL, "row": rows.retention}),
     "offset": Family({"mask_mod": _offset}, lambda h, n: [_WINDOW]),
     "block-causal": Family({"mask_mod": _block_causal}),
@@ -137,7 +141,7 @@ FAMILIES = {
         lambda h, n: [*_dropped()[:-1], _WINDOW, 0, _dropped()[-1]],
         form=("tensor", "tensor"),
     ),
-    "norm": Family({"row": _layer_norm}, masked=False),
+    "norm": Family({"row": layer_norm}, masked=False),
     "passes": Family({**_CAUSAL, "row": _two_passes}),
     "passess": Family({"row": _two_passes}, masked=False),
 }

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from family_cases import alibi, documents, layer_norm, relu_norm
 
 from attn_mlir import masks, mods, rows
 from attn_mlir.backends.amd import codegen as amd
@@ -39,29 +40,11 @@ from attn_mlir.passes.pipeline import Pipeline
 from attn_mlir.registry import registry
 
 TARGETS = ("cpu", "cuda", "hip")
-_SLOPES, _DOCUMENTS, _POSITIONS = torch.ones(4), torch.zeros(64, dtype=torch.int32), torch.zeros(64)
-
-
-def _normalised(s: Any) -> Any:
-    w = s.max(0.0)
-    return w / (w.sum() + 1e-6)
-
-
-def _layer_norm(s: Any) -> Any:
-    centred = s - s.mean()
-    return centred / ((centred * centred).mean() + 1e-5).sqrt()
+_SLOPES, _POSITIONS = torch.ones(4), torch.zeros(64)
 
 
 def _two_passes(s: Any) -> Any:
     return (s - s.max() - (s * s).sum()).tanh()
-
-
-def _alibi(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return score + _SLOPES[h] * (kv_idx - q_idx)
-
-
-def _documents(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-    return (_DOCUMENTS[q_idx] == _DOCUMENTS[kv_idx]) & (q_idx >= kv_idx)
 
 
 def _difference(s: Any, s2: Any) -> Any:
@@ -75,11 +58,11 @@ def _attentions() -> dict[str, tuple[Definition, Inputs]]:
     forms: dict[str, Definition] = {
         "softmax": Definition(rows.softmax, scale=0.125, lse=True),
         "causal": Definition(rows.softmax, mask_mod=masks.causal()),
-        "alibi window": Definition(rows.softmax, score_mod=_alibi, mask_mod=masks.sliding_window(100)),
-        "documents": Definition(rows.softmax, mask_mod=_documents, scale=0.125),
+        "alibi window": Definition(rows.softmax, score_mod=alibi, mask_mod=masks.sliding_window(100)),
+        "documents": Definition(rows.softmax, mask_mod=documents, scale=0.125),
         "softcap": Definition(rows.softmax, score_mod=mods.softcap(20.0), mask_mod=masks.causal(), scale=0.125),
-        "normalised": Definition(_normalised, score_mod=_alibi, mask_mod=masks.causal(), states=True),
-        "layer norm": Definition(_layer_norm, scale=0.125),
+        "normalised": Definition(relu_norm, score_mod=alibi, mask_mod=masks.causal(), states=True),
+        "layer norm": Definition(layer_norm, scale=0.125),
         "two passes": Definition(_two_passes, mask_mod=masks.causal(), scale=0.125),
         "sigmoid": Definition(rows.sigmoid, mask_mod=masks.causal(), scale=0.125),
         "retention": Definition(rows.retention, score_mod=lambda s, b, h, i, j: s * _SLOPES[h], mask_mod=masks.causal(), scale=0.125),

@@ -42,7 +42,7 @@ if not filecheck:
 if filecheck.endswith("FileCheck"):
     filecheck += " --enable-var-scope --dump-input=fail"
 elif served:
-    filecheck = f"{served} filecheck"
+    filecheck = f"{served}.check filecheck"
 
 
 def tool(name: str) -> str:

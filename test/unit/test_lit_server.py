@@ -26,9 +26,11 @@ def call(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Call]:
     )
     assert server.stdin is not None and server.stdout is not None and server.stdout.readline() == b"ready\n"
     (folder / "x.mlir").write_text("func.func @there() { return }\n")
+    (folder / "checks").write_text("CHECK: @there\n")
 
     def run(*words: str, given: str = "", **variables: str) -> "subprocess.CompletedProcess[str]":
-        command = [sys.executable, "-S", "-I", str(TEST / "lit_client.py"), str(folder / "at"), *words]
+        place = "at.check" if words[0] == "filecheck" else "at"
+        command = [sys.executable, "-S", "-I", str(TEST / "lit_client.py"), str(folder / place), *words]
         environment = {**os.environ, **variables}
         return subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=folder, env=environment)
 
@@ -48,6 +50,7 @@ def test_exit_codes_and_messages(call: Call) -> None:
     assert made.returncode == 1 and made.stdout == "" and "unknown pass 'attn-simplifie'" in made.stderr
     assert call("attn_opt", "").returncode != 0  # an empty word is a word
     assert call("filecheck", "x.mlir", given="").returncode != 0
+    assert call("filecheck", "checks", given="func.func @there()").returncode == 0
     usage = call("attn_run", "--no-such-option")
     assert usage.returncode != 0 and "--no-such-option" in usage.stderr
 

@@ -132,7 +132,11 @@ def test_what_rounding_to_f16_leaves_out_is_multiplied_apart() -> None:
 
 def test_own_pairs_are_added_behind_the_products() -> None:
     source = code_of(v=128, factor=True).source
-    assert source.index("sums[2 * (c + d)] =") < source.index("attn::load_shared2(shared + kOwn") < source.index("store_transposed(own")
+    assert (
+        source.index("sums[2 * (c + d)] =")
+        < source.index("attn::load_shared2(shared + kOwn")
+        < source.index("store_matrices_transposed(own")
+    )
     assert "((row + 8 * h) > (from + 8 * (c + d) + e))" in source
     assert "kOwn" not in code_of(v=128).source
 
@@ -142,16 +146,16 @@ def test_terms_that_products_leave_out_are_summed_apart() -> None:
     apart, plain = code_of(factor=True, diagonal=True), code_of(factor=True)
     for source, number in ((apart.source, 2), (plain.source, 1)):
         assert source.count("float sums[16];") == source.count("attn::sum_over_rows(sums)") == number
-        assert source.count("attn::load_transposed(other +") == number
+        assert source.count("attn::load_matrices_transposed(other +") == number
     assert apart.shared_bytes == plain.shared_bytes + 4 * 256
-    assert apart.source.index("shared + kDiagonalSums + (4 *") < apart.source.index("store_transposed(own")
+    assert apart.source.index("shared + kDiagonalSums + (4 *") < apart.source.index("store_matrices_transposed(own")
 
 
 def test_factors_behind_sums_scale_o_alone() -> None:
     scaled, own, plain = (code_of(factor=True, **more).source for more in ({"result": True}, {"result": True, "diagonal": True}, {}))
     assert [source.count("result = attn::load_shared2(rows + 768") for source in (scaled, own, plain)] == [1, 1, 0]
     for source in (scaled, own):
-        assert source.index("sums[2 * (c + d)] = o[4 *") < source.index("*= result.x") < source.index("store_transposed(own")
+        assert source.index("sums[2 * (c + d)] = o[4 *") < source.index("*= result.x") < source.index("store_matrices_transposed(own")
     # Where there are no sums, they stand with the factors of q.
     rows = code_of(result=True).source
     assert "result.x" not in rows and "row_left" in rows

@@ -243,7 +243,7 @@ def test_a_tile_is_read_before_its_memory_is_given_back() -> None:
         assert in_order(step, turn)
         assert in_order(
             consumers,
-            ["attn::store_turned_matrices(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup + 2 * stage, 160);"],
+            ["attn::store_matrices_transposed(", "attn::fence_proxy_async();", "attn::named_arrive(10 + warpgroup + 2 * stage, 160);"],
         )
         assert unit.code.source.count("atomicInc(") == 2  # all programs are drawn: an entry waits for one that runs
 

@@ -1,17 +1,7 @@
-// Device helpers of scans over chunks (linear attention): transposed tiles between registers and shared memory, factors of rows.
+// Device helpers of scans over chunks (linear attention): numbers in words, factors of rows.
 #pragma once
 
 namespace attn {
-
-// As load_matrices and store_matrices, each 8x8 matrix transposed on its way.
-ATTN_DEVICE void load_transposed(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
-}
-ATTN_DEVICE void store_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
 
 // The two 16-bit numbers of a word.
 ATTN_DEVICE float2 unpack_bf16(uint32_t word) { return make_float2(__uint_as_float(word << 16), __uint_as_float(word & 0xffff0000u)); }

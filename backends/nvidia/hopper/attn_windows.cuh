@@ -95,16 +95,6 @@ ATTN_DEVICE void window_pair(uint32_t from, float, float &a, float &b) {
 template <typename Half> ATTN_DEVICE void window_pair(uint32_t from, Half kind, float &a, float &b) {
   window_floats(static_cast<uint32_t>(load_shared_int(from)), kind, a, b);
 }
-// Four 8x8 matrices of 16 bits, turned: lane l has elements 2 (l % 4) and that + 1 of column l / 4.
-ATTN_DEVICE void load_turned_matrices(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
-}
-ATTN_DEVICE void store_turned_matrices(uint32_t address, const uint32_t (&m)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(m[0]), "r"(m[1]), "r"(m[2]), "r"(m[3])
-               : "memory");
-}
-
 // ---- gradients that take a window's place ----------------------------------------------------------------------------------------------
 
 ATTN_DEVICE float window_element(uint32_t from, float) { return load_shared(from); }

@@ -56,7 +56,9 @@ class ChannelChunks:
         self._carry()
         writer.line(f"uint32_t entering[{CHUNK // 16}][4];")
         with writer.unrolled("k", CHUNK // 16):
-            writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
+            writer.line(
+                "attn::load_matrices_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);"
+            )
         if self._rows is not None:
             # o is whole: it leaves while the state's product runs.
             writer.line("attn::wgmma_wait<0>();", "attn::hold(o);")

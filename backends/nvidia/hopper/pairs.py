@@ -45,8 +45,6 @@ from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
 WORDS = "#define ATTN_DESCRIPTOR_WORDS"
-TRANSPOSED = "attn_chunks.cuh"
-"""The file of helpers that write transposed weights."""
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",
@@ -137,7 +135,6 @@ class PairsPrinter:
                 *([HEADER] if layout.words is not None else []),
                 *([WINDOWS] if layout.windows or layout.bands else []),
                 *([BANDS] if self.banded else []),
-                *([TRANSPOSED] if layout.turned and layout.exchange else []),
                 *([PIECES] if self.pieces else []),
                 *([HANDED] if layout.roles else []),
             ),

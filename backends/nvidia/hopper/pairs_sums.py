@@ -66,7 +66,7 @@ class QuerySums:
                 if layout.turned:  # rows of queries, each warpgroup its keys
                     place = f"{own} / 128 * {self.kernel.queries * 128} + {store_row} * 128 + 2048 * k"
                     chunk = f"(({own} / 32 % 4 * 2 | {own} / 8 % 2) ^ {store_row} % 8) * 16"
-                    writer.line(f"attn::store_transposed({name} + {place} + {chunk}, {registers});")
+                    writer.line(f"attn::store_matrices_transposed({name} + {place} + {chunk}, {registers});")
                 else:
                     place = f"k / 4 * {keys * 128} + {store_row} * 128 + ((2 * k % 8 | {own} / 16 % 2) ^ {store_row} % 8) * 16"
                     writer.line(f"attn::store_matrices({name} + {place}, {registers});")

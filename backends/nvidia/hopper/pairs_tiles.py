@@ -238,7 +238,8 @@ class TileStores:
             bits, pack = self._bits[op], PACKS[buffer.element]
             with writer.unrolled("h", 2):
                 writer.line(f"{bits}[c % 2 * 2 + h] = attn::{pack}({part}[2 * h], {part}[2 * h + 1]);")
-            writer.line(f"if (c % 2) attn::store_turned_matrices({start} + {8 * ROW_BYTES} * (c - 1), {bits});")
+            words = ", ".join(f"{bits}[{n}]" for n in range(4))
+            writer.line(f"if (c % 2) attn::store_matrices_transposed({start} + {8 * ROW_BYTES} * (c - 1), {words});")
 
 
 def element_place(start: str) -> str:

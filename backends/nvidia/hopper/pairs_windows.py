@@ -132,7 +132,7 @@ class PairWindows:
                     writer.line(f"{name}[n] = attn::load_shared({element_place(start)});")
             else:
                 bits, kind = self._bits[value], c_type(op.results[0].type)
-                writer.line(f"if (c % 2 == 0) attn::load_turned_matrices({start} + {8 * ROW_BYTES} * c, {bits});")
+                writer.line(f"if (c % 2 == 0) attn::load_matrices_transposed({start} + {8 * ROW_BYTES} * c, {bits});")
                 with writer.unrolled("h", 2):
                     writer.line(f"attn::window_floats({bits}[c % 2 * 2 + h], {kind}(), {name}[2 * h], {name}[2 * h + 1]);")
             bind_element(core, value, f"{name}[2 * h + e]")

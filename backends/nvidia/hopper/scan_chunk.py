@@ -85,7 +85,9 @@ class ChunkPrinter:
         writer, layout = self._core.writer, self._layout
         writer.line(*(f"uint32_t {name}[{CHUNK // 16}][4];" for name in self._entered))
         with writer.unrolled("k", CHUNK // 16):
-            writer.line("attn::load_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);")
+            writer.line(
+                "attn::load_matrices_transposed(own + attn::swizzle_128((16 * k + turned_row) * 128 + turned_column), entering[k]);"
+            )
             with writer.unrolled("d", 2):
                 decay = layout.rows["input_decay"]
                 writer.line(f"const float2 factor = attn::load_shared2(rows + {decay} + 4 * (16 * k + 8 * d + column));")

@@ -55,7 +55,7 @@ class ProductSums:
         """Elements of a swizzle atom for columns of matrices c and c + 1, as those of o lie in a thread."""
         self._core.writer.line(
             f"uint32_t {name}[4];",
-            f"attn::load_transposed({atom} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
+            f"attn::load_matrices_transposed({atom} + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column), {name});",
         )
 
     def _add_own(self, unpack: str) -> None:

@@ -46,7 +46,7 @@ class LeavingPrinter:
         writer.line(together if sums is None else f"attn::named_sync({ALL}, {self._consumers});")
         with writer.block("#pragma unroll\n  for (int c = 0; c < 8; c += 2)".replace("\n  ", f"\n{writer.indent}")):
             words = [f"{self._pack}(o[4 * c + {n}], o[4 * c + {n + 1}])" for n in (0, 2, 4, 6)]
-            writer.line("attn::store_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column),")
+            writer.line("attn::store_matrices_transposed(own + attn::swizzle_128((8 * c + turned_row) * 128 + turned_column),")
             writer.line(*(f"                       {word}{',' if n < 3 else ');'}" for n, word in enumerate(words)))
         # A bulk copy takes these rows from shared memory, once all warps have written theirs.
         writer.line("attn::fence_proxy_async();", together)

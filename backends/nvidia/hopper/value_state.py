@@ -41,7 +41,7 @@ class ValueState:
         writer.line(f"attn::barrier_wait(ready, number / {WARPS} & 1);", "uint32_t entering[2][4];")
         with writer.unrolled("p", 2):
             place = f"exchanged + p * {BLOCK_ATOM} + attn::swizzle_128(turned_row * 128 + turned_column)"
-            writer.line(f"attn::load_transposed({place}, entering[p]);")
+            writer.line(f"attn::load_matrices_transposed({place}, entering[p]);")
         scale = f" * {SCALE}" if self._scan.scaled else ""
         factors = ", ".join(f"attn::load_shared(chunk_decay + 4 * row{more}){scale}" for more in ("", " + 32"))
         writer.line(f"const float2 factor = make_float2({factors});")

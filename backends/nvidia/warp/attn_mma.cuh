@@ -25,7 +25,7 @@ ATTN_DEVICE void mma_16816(BF16, float *sum, const uint32_t (&a)[4], uint32_t b0
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-// Two 8x8 matrices, of which lanes 0 to 15 give the rows; as they are, or each transposed (attn_matrices.cuh has four).
+// Two 8x8 matrices, of which lanes 0 to 15 give the rows; as they are, or each transposed (attn_hopper.cuh has four).
 ATTN_DEVICE void load_two_matrices(uint32_t address, uint32_t &a, uint32_t &b) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(address) : "memory");
 }

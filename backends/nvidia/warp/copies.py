@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.gpu.structure import constant
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, TILE_ROWS, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import SLOPE, TURNED
@@ -111,7 +111,7 @@ def _copy_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
 def _store_lanes(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
     tile, target, batch, head, row, column, count = operands
     type_, sizes = op.operands[0].type, printer.arguments
-    printer.headers[MATRICES] = None
+    printer.headers[TILE_ROWS] = None
     place = sizes.element(target, [f"({batch})", f"({head})", f"({row})", f"({column})"], 16 // element(type_.element_type).bytes)
     where = f"{sizes.stride(target, 2)}, {count}, warp, {lane_here(printer)}"
     printer.line(f"attn::store_lanes<{type_.shape[0]}>({tile.address}, &{place}, {where});")

@@ -21,8 +21,8 @@ SWIZZLES = (ROW_BYTES, ROW_BYTES // 2, ROW_BYTES // 4)
 _NUMBERS = 16
 HEADER = "attn_mma.cuh"
 """Helpers of what single warps multiply and copy."""
-MATRICES = "attn_matrices.cuh"
-"""Helpers of matrices that are transposed on their way, and what other files need."""
+TILE_ROWS = "attn_tile_rows.cuh"
+"""Helpers of tiles whose rows are not all there."""
 MMA = ("mma16", "mma32")
 """Layouts of what they multiply."""
 
@@ -216,7 +216,6 @@ def _read_transposed(printer: WarpPrinter, op: ir.Operation, memory: Address) ->
         )
     name, lane = printer.declare(op.results[0], "turned"), lane_here(printer)
     at = _turned_matrices(memory, lane)
-    printer.headers[MATRICES] = None
     with printer.writer.unrolled("c", count_of(op.results[0].type) // 4):
         quad = printer.names.fresh("matrices")
         printer.line(f"uint32_t {quad}[4];", f"attn::load_matrices_transposed({at}, {quad});")
@@ -230,14 +229,13 @@ def _write_transposed(printer: WarpPrinter, op: ir.Operation, tile: str, memory:
             f"warp: tiles in rows of {ROW_BYTES} bytes are transposed, got {op.operands[1].type} ({source_line(op.location)})"
         )
     at = _turned_matrices(memory, lane_here(printer))
-    printer.headers[MATRICES] = None
     with printer.writer.unrolled("c", count_of(op.operands[0].type) // 4):
         printer.line(f"attn::store_matrices_transposed({at}, {', '.join(f'{tile}[4 * c + {n}]' for n in range(4))});")
 
 
 def _clear_rows(printer: WarpPrinter, op: ir.Operation, memory: Address, first: str) -> None:
     type_ = op.operands[0].type
-    printer.headers[MATRICES] = None
+    printer.headers[TILE_ROWS] = None
     kind = f"{type_.shape[0]}, {bytes_of(type_) // type_.shape[0] // ROW_BYTES}, {memory.atom}"
     printer.line(f"attn::clear_rows<{kind}>({memory.address}, {first}, warp, {lane_here(printer)});")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.fragments import place
-from attn_mlir.backends.nvidia.warp.memory import HEADER, MATRICES, MMA, lane_here
+from attn_mlir.backends.nvidia.warp.memory import HEADER, MMA, TILE_ROWS, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -56,7 +56,7 @@ def _store(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         _pairs(printer, op, tile, *operands)
         return
     if (tile.form, tile.instruction, tile.element, adds) == ("tile", "wgmma", "f32", False):
-        printer.headers[MATRICES] = None
+        printer.headers[TILE_ROWS] = None
         place = f"&{printer.arguments.element(target, [f'({batch})', f'({head})', '0', '0'])}"
         where = f"{printer.arguments.stride(target, 2)}, {printer.arguments.stride(target, 3)}, {row}, {printer.arguments.size(target, 2)}"
         printer.line(f"attn::store_tile<{tile.shape[1]}>({name}, {place}, {where}, warp, lane);")

@@ -4,7 +4,7 @@ from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.gpu.unread import without_unread
 from attn_mlir.backends.nvidia.device_helpers import text_of
 from attn_mlir.backends.nvidia.hopper.kernel_text import header
-from attn_mlir.backends.nvidia.warp.memory import MATRICES, reserve
+from attn_mlir.backends.nvidia.warp.memory import reserve
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.structure import role
 from attn_mlir.dialects.elements import is_eight_bit
@@ -64,7 +64,7 @@ def _code(printer: WarpPrinter, name: str, threads: int) -> KernelCode:
     blocks = max(1, target.registers // of_block)
     declared = ",\n".join(f"    {text}" for text in printer.arguments.declarations())
     eight_bit = any(isinstance(each.type, ir.MemRefType) and is_eight_bit(each.type.element_type) for each in printer.arguments.values)
-    helpers = dict.fromkeys([*[MATRICES] * (eight_bit or bool(printer.headers)), *[EIGHT_BIT] * eight_bit, *printer.headers])
+    helpers = dict.fromkeys([*[EIGHT_BIT] * eight_bit, *printer.headers])
     lines = [
         f'extern "C" __global__ void __launch_bounds__({threads}, {blocks}) {name}(',
         f"{declared}) {{",

@@ -6,7 +6,7 @@ from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.warp import memory as memory_rules
 from attn_mlir.backends.nvidia.warp.barriers import at
 from attn_mlir.backends.nvidia.warp.elements import element
-from attn_mlir.backends.nvidia.warp.memory import MATRICES, columns_of, lane_here
+from attn_mlir.backends.nvidia.warp.memory import columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
@@ -69,8 +69,6 @@ def declare(printer: WarpPrinter, block: ir.Block) -> None:
             (False, True): f"warp / 2 * {memory.atom} + {lane} % 4 * 256 + (warp % 2 * 64 + {lane} / 4 * 4 ^ {lane} % 4 * 32)",
             (True, True): f"({lane} / 16 * 8 + {lane} % 8) * 128 + (warp * 2 + {lane} / 8 % 2 ^ {lane} % 8) * 16",
         }[half, turned]
-        if half:
-            printer.headers[MATRICES] = None
         if half or not turned:
             printer.line(f"uint32_t {name}[4];" if half else f"float2 {name};")
         printer.line(f"const uint32_t {start} = {memory.address} + {place};")

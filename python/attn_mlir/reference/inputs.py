@@ -71,9 +71,9 @@ class InputMaker:
         packed = self._sequences(rng, func, arguments)
         if packed:
             leading = {i: (1, *shape[1:]) for i, shape in leading.items()} | self._pages(rng, func, arguments, packed)
-            return [packed[i] if i in packed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
-        listed = self._lists(rng, func, arguments)
-        return [listed[i] if i in listed else self._draw(rng, type_, leading.get(i)) for i, type_ in enumerate(types)]
+        known = packed or self._lists(rng, func, arguments)
+        sizes = {i: leading[i] if i in leading else self._named(arguments[i]) for i in range(len(types))}
+        return [known[i] if i in known else self._draw(rng, type_, sizes[i]) for i, type_ in enumerate(types)]
 
     def _lists(self, rng: np.random.Generator, func: ir.Operation, arguments: list[ir.Value]) -> dict[int, Array]:
         """Lists of keys by their arguments."""
@@ -152,12 +152,26 @@ class InputMaker:
                 drawn.append(value)
         return drawn
 
-    def _draw(self, rng: np.random.Generator, type_: ir.Type, leading: tuple[int, ...] | None) -> Array:
+    def _named(self, capture: ir.Value) -> tuple[int | None, ...]:
+        """Sizes of the dimensions of a large captured tensor that only batches or only heads index; the others would cost most there."""
+        if not isinstance(capture.type, ir.ShapedType) or capture.type.rank < 3 or self.capture_size is not None:
+            return ()
+        reads = [use.owner.operation for use in capture.uses]
+        if any(read.name != "tensor.extract" for read in reads):
+            return ()
+        known, sizes = {0: self.sizes.batch, 1: self.sizes.heads}, list[int | None]()
+        for axis in range(capture.type.rank):
+            numbers = {_number(read.operands[1 + axis]) for read in reads}
+            sizes.append(known.get(numbers.pop()) if len(numbers) == 1 and capture.type.is_dynamic_dim(axis) else None)
+        return tuple(sizes)
+
+    def _draw(self, rng: np.random.Generator, type_: ir.Type, leading: tuple[int | None, ...] | None) -> Array:
         scalar = element_type(type_)
         if not isinstance(type_, ir.ShapedType):
             integral = isinstance(scalar, (ir.IndexType, ir.IntegerType))
             return np.asarray(self.index) if integral else round_to(np.asarray(rng.uniform(0.5, 1.5)), scalar)
-        shape = [self._size(type_, i) if leading is None or i >= 3 else leading[i] for i in range(type_.rank)]
+        known = [*(leading or ()), *[None] * type_.rank][: type_.rank]
+        shape = [self._size(type_, axis) if size is None else size for axis, size in enumerate(known)]
         if math.prod(shape) > _MOST:
             raise MemoryError(f"a tensor of {shape}")
         if isinstance(scalar, ir.IntegerType) and scalar.width == 1:
@@ -183,6 +197,14 @@ class InputMaker:
             used = min(shape[0], max(self.sizes.q_len, self.sizes.kv_len))
             drawn[:used].sort()
         return drawn
+
+
+def _number(value: ir.Value) -> int:
+    """Which index of the pairs a piece of an attention is given: 0 for batches, 1 for heads; -1 for what is computed."""
+    if not isinstance(value.owner, ir.Block) or not value.owner.owner.name.startswith("attn."):
+        return -1
+    indices = [argument for argument in value.owner.arguments if isinstance(argument.type, ir.IndexType)]
+    return indices.index(value)
 
 
 def _further(op: ir.Operation) -> list[tuple[str, ir.Value]]:

@@ -20,7 +20,7 @@
 // CHECK:     const float [[WEIGHT:[a-z0-9_]+]] = [[P]] * {{.*}};
 // CHECK:     of_tile[2 * h + e] = [[WEIGHT]];
 // CHECK:     tile_bits[c % 2 * 2 + h] = attn::pack_f16(of_tile[2 * h], of_tile[2 * h + 1]);
-// CHECK:     if (c % 2) attn::store_turned_matrices(window_at + 1024 * (c - 1), tile_bits);
+// CHECK:     if (c % 2) attn::store_matrices_transposed(window_at + 1024 * (c - 1), tile_bits[0], tile_bits[1], tile_bits[2], tile_bits[3]);
 // CHECK-NOT: attn::add_global(
 
 // Keys that do not exist add zeros. All weights are there behind the barrier of the sums over keys: a warp of the producer sends them.

@@ -37,7 +37,7 @@
 // CHECK:        attn::wgmma_m64n64k16_rs_bf16(o, held[
 // CHECK:        attn::wgmma_m64n64k16_ss_bf16_ta(o,
 // CHECK:        const float2 factor = attn::load_shared2(shared + kChunkDecay + stage * 512 + 4 * (column + 8 * c));
-// CHECK:        attn::load_transposed({{.*}}, entering[k]);
+// CHECK:        attn::load_matrices_transposed({{.*}}, entering[k]);
 // CHECK:        attn::wgmma_m64n128k16_rs_bf16_tb(state, entering[k]
 // CHECK:        attn::tma_store(&o_map_64x64, own, warpgroup * 64, position{{.*}}, head, batch);
 

@@ -18,7 +18,7 @@
 // CHECK-NEXT:   o[4 * (c + d) + 2] *= result.x, o[4 * (c + d) + 3] *= result.y;
 // CHECK:        sums[2 * (c + d)] = upper.x * above.x + lower.x * below.x;
 // CHECK:        attn::store_shared2(shared + kDiagonalSums + {{.*}}, total.x * score.x, total.y * score.y);
-// CHECK:        attn::store_transposed(own
+// CHECK:        attn::store_matrices_transposed(own
 // CHECK:        products[{{.*}}] = sum;
 // CHECK:        diagonal_2[{{.*}}] = diagonal_sum;
 func.func @attention(%q: !t, %k: !t, %v: !t, %decay: !r, %factor: !t, %dt: !r) -> (!t, !r, !s, !r)

@@ -40,9 +40,9 @@
 // CHECK:        attn::wgmma_m64n64k16_rs_f16(o, held[
 // CHECK:        attn::wgmma_m64n64k16_ss_f16_ta(o,
 // CHECK:        state[c] *= chunk_decay;
-// CHECK:        attn::load_transposed({{.*}}, entering[k]);
+// CHECK:        attn::load_matrices_transposed({{.*}}, entering[k]);
 // CHECK:        attn::wgmma_m64n64k16_rs_f16_tb(state, entering[k]
-// CHECK:        attn::store_transposed(own
+// CHECK:        attn::store_matrices_transposed(own
 // CHECK:        attn::tma_store(&o_map_64x64, own, warpgroup * 64, position{{.*}}, head, batch);
 // CHECK:      auto *const place = &final_state[
 // CHECK:      place[(8 * c + e) * final_state_s2 + 8 * h * final_state_s3] = state[4 * c + 2 * h + e];

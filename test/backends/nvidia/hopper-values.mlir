@@ -35,7 +35,7 @@
 
 // A warpgroup: the state in two pieces, of which products add up in the same sums.
 // CHECK:        attn::more_registers<144>();
-// CHECK:          attn::load_transposed(exchanged + p * 2048
+// CHECK:          attn::load_matrices_transposed(exchanged + p * 2048
 // CHECK:            residual[n] = attn::pack_residual_bf16(held[n], state[8 * first + 2 * n], state[8 * first + 2 * n + 1]);
 // CHECK:              attn::wgmma_m64n16k16_rs_bf16(o, held[
 // CHECK-NEXT:         attn::wgmma_m64n16k16_rs_bf16(o, residual[

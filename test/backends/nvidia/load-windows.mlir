@@ -49,7 +49,7 @@
 // BWD:         attn::tma_load({{.*}}, &[[MAP]],
 // BWD:         attn::load_window<__half, {{[0-9]+}}, 128, 32>(window
 // BWD:       attn::window_arrive(
-// BWD:       if (c % 2 == 0) attn::load_turned_matrices(window_at + 1024 * c, window_bits);
+// BWD:       if (c % 2 == 0) attn::load_matrices_transposed(window_at + 1024 * c, window_bits);
 // BWD:       exp2f(fmaf(of_window
 
 func.func @attention(%q: tensor<?x?x?x64xf16>, %k: tensor<?x?x?x64xf16>, %v: tensor<?x?x?x64xf16>, %bias: tensor<?x?x?xf16>) -> tensor<?x?x?x64xf16> attributes {} {

@@ -14,7 +14,7 @@
 // dV from registers; dS into this step's copy; dQ from the copy of the step before; dK.
 // CHECK:       attn::wgmma_m64n128k16_rs_f16_tb([[DV:sum[_0-9]*]],
 // CHECK:       attn::named_sync(10 - 4 * (step % 2) + warpgroup, 256);
-// CHECK:       attn::store_transposed(exchange
+// CHECK:       attn::store_matrices_transposed(exchange
 // CHECK:       attn::fence_proxy_async();
 // CHECK-NEXT:  attn::named_arrive(12 + step % 2 * 2 + 1 - warpgroup, 256);
 // CHECK:       if (late_row >= 0) attn::named_sync(12 + (step + 1) % 2 * 2 + warpgroup, 256);

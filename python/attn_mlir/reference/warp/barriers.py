@@ -3,7 +3,7 @@
 import numpy as np
 
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
-from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, join
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -42,8 +42,7 @@ def land_by_halves(machine: Machine, inst: Inst, slot: Barrier, access: Access, 
         to[first::2] = landed[first::2]
         left[0] -= 1
         access.epoch = None if left[0] else 1
-        clock = {} if left[0] else {access.key: 1}
-        slot.arrive(Clocks(clock, dict(clock)), machine.lanes // 2)
+        slot.arrive(Clocks() if left[0] else Clocks.after(access.key), machine.lanes // 2)
         if slot.missing < 0:
             raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
 
@@ -103,7 +102,7 @@ def _named_sync(machine: Machine, unit: Warpgroup, inst: Inst, number: int) -> S
 
 def _fence_async(machine: Machine, unit: Warpgroup, inst: Inst) -> None:
     for warp in unit.active:
-        join(warp.clocks.fenced, warp.release(met=False).seen)
+        warp.clocks.fenced.join(warp.release(met=False).seen)
 
 
 def _checks_counter(inst: Inst, counters: Tensor, index: int) -> None:

@@ -10,27 +10,47 @@ from dataclasses import dataclass, field
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp.faults import Fault, line_of
 
-Clock = dict[Hashable, int]
+
+@dataclass(slots=True)
+class Clock:
+    """What is known to be over: epochs of each warp up to one, and single copies, of which there are many more."""
+
+    warps: dict[Hashable, int] = field(default_factory=dict)
+    copies: set[Hashable] = field(default_factory=set)
+
+    def join(self, other: "Clock") -> None:
+        """What `other` has seen, this one has seen then, too."""
+        warps = self.warps
+        for key, epoch in other.warps.items():
+            if warps.get(key, -1) < epoch:
+                warps[key] = epoch
+        self.copies |= other.copies
+
+    def knows(self, access: "Access") -> bool:
+        """Whether an access that is over was seen."""
+        return access.key in self.copies or self.warps.get(access.key, -1) >= (access.epoch or 0)
+
+    def copy(self) -> "Clock":
+        """One of its own for someone else."""
+        return Clock(self.warps.copy(), self.copies.copy())
 
 
-def join(into: Clock, other: Clock) -> None:
-    """What `other` has seen, `into` has seen then, too."""
-    for key, epoch in other.items():
-        if into.get(key, -1) < epoch:
-            into[key] = epoch
-
-
-@dataclass
+@dataclass(slots=True)
 class Clocks:
     """What has happened before: as ordinary accesses see it (`seen`), and as asynchronous ones do (`fenced`)."""
 
-    seen: Clock = field(default_factory=dict)
-    fenced: Clock = field(default_factory=dict)
+    seen: Clock = field(default_factory=Clock)
+    fenced: Clock = field(default_factory=Clock)
 
     def join(self, other: "Clocks") -> None:
         """Learns what another has seen."""
-        join(self.seen, other.seen)
-        join(self.fenced, other.fenced)
+        self.seen.join(other.seen)
+        self.fenced.join(other.fenced)
+
+    @classmethod
+    def after(cls, copy: Hashable) -> "Clocks":
+        """When a copy is over."""
+        return cls(Clock(copies={copy}), Clock(copies={copy}))
 
 
 @dataclass
@@ -41,20 +61,20 @@ class WarpClock:
     number: int
     epoch: int = 0
     clocks: Clocks = field(default_factory=Clocks)
-    landed: Clock = field(default_factory=dict)
+    landed: set[Hashable] = field(default_factory=set)
     """Copies that each lane knows of its own only, until the lanes meet."""
 
     def release(self, met: bool = True) -> Clocks:
         """What others may learn from this warp; whether its lanes have `met`, so that each knows what all have copied."""
         if met:
-            join(self.clocks.seen, self.landed)
+            self.clocks.seen.copies |= self.landed
             self.landed.clear()
-        self.clocks.seen[self.key] = self.epoch
+        self.clocks.seen.warps[self.key] = self.epoch
         self.epoch += 1
-        return Clocks(dict(self.clocks.seen), dict(self.clocks.fenced))
+        return Clocks(self.clocks.seen.copy(), self.clocks.fenced.copy())
 
 
-@dataclass
+@dataclass(slots=True, eq=False)
 class Access:
     """An access to memory by a warp or a copy; `ordinary` ones need a fence before asynchronous ones. Without an epoch it is not over."""
 
@@ -88,7 +108,7 @@ class Barrier:
         return f"phase {self.phase}, {self.missing} of {self.arrivals} arrivals and {self.bytes} bytes missing"
 
 
-@dataclass
+@dataclass(slots=True)
 class Cell:
     """The accesses to a part of memory since it was last written."""
 
@@ -107,7 +127,9 @@ class Accesses:
         """Raises Fault where what is read is not there yet; `full`: something must have been written."""
         known: Access | None = None  # rows that lie together were mostly written at once, so that one of them tells of all
         for key in cells:
-            cell = self._cell(key)
+            cell = self._cells.get(key)
+            if cell is None:
+                cell = self._cells[key] = Cell()
             if cell.wrote is None and full:
                 raise Fault("read before full", access.location, "reads shared memory that nothing has written")
             if cell.wrote is not known:
@@ -115,22 +137,32 @@ class Accesses:
                 known = cell.wrote
             for other in cell.added:
                 self._behind("read before full", "adds", other, warp, access)
-            cell.reads = [r for r in cell.reads if r.key != access.key or r.epoch is None]
+            if cell.reads:
+                cell.reads = [r for r in cell.reads if r.epoch is None or r.key != access.key]
             cell.reads.append(access)
 
     def write(self, cells: Iterable[Hashable], warp: WarpClock, access: Access) -> None:
         """Raises Fault where something else may still read or write."""
+        known, over = None, set[Access]()  # as in `read`: what read a row mostly read its neighbours, too
         for key in cells:
-            cell = self._cell(key)
-            self._behind("overwritten twice", "writes", cell.wrote, warp, access)
-            for other in (*cell.reads, *cell.added):
-                self._behind("overwritten while read", "reads" if other in cell.reads else "adds", other, warp, access, fence=False)
-            self._cells[key] = Cell(access)
+            cell = self._cells.get(key)
+            if cell is None:
+                self._cells[key] = Cell(access)
+                continue
+            if cell.wrote is not known:
+                self._behind("overwritten twice", "writes", cell.wrote, warp, access)
+                known = cell.wrote
+            for does, others in (("reads", cell.reads), ("adds", cell.added)):
+                for other in others:
+                    if other not in over:
+                        self._behind("overwritten while read", does, other, warp, access, fence=False)
+                        over.add(other)
+            cell.wrote, cell.reads, cell.added = access, [], []
 
     def add(self, cells: Iterable[Hashable], warp: WarpClock, access: Access, ordered: bool) -> None:
         """Additions may meet each other, unless they are `ordered`, but no reads or writes."""
         for key in cells:
-            cell = self._cell(key)
+            cell = self._cells.setdefault(key, Cell())
             self._behind("added before written", "writes", cell.wrote, warp, access)
             for other in cell.reads:
                 self._behind("overwritten while read", "reads", other, warp, access, fence=False)
@@ -138,20 +170,14 @@ class Accesses:
                 self._behind("unordered additions", "adds", other, warp, access, fence=False)
             cell.added.append(access)
 
-    def _cell(self, key: Hashable) -> Cell:
-        cell = self._cells.get(key)
-        if cell is None:
-            cell = self._cells[key] = Cell()
-        return cell
-
     def _behind(self, kind: str, does: str, other: Access | None, warp: WarpClock, access: Access, fence: bool = True) -> None:
         if other is None:
             return
         clocks = warp.clocks
-        done = other.epoch is not None and (other.key == warp.key or clocks.seen.get(other.key, -1) >= other.epoch)
+        done = other.epoch is not None and (other.key == warp.key or clocks.seen.knows(other))
         if not done:
             raise Fault(kind, access.location, f"is not ordered behind what {line_of(other.location)} {does}")
-        if fence and other.ordinary and not access.ordinary and clocks.fenced.get(other.key, -1) < (other.epoch or 0):
+        if fence and other.ordinary and not access.ordinary and not clocks.fenced.knows(other):
             message = f"what {line_of(other.location)} {does} needs 'warp.fence_async' before an asynchronous access"
             raise Fault("missing fence", access.location, message)
 

@@ -187,8 +187,7 @@ def _copy_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -
         view.array[begin : begin + half] = landed[begin : begin + half]
         left[0] -= 1
         access.epoch = None if left[0] else 1
-        clock = {} if left[0] else {access.key: 1}
-        slot.arrive(Clocks(clock, dict(clock)), 0, -(size // 2))
+        slot.arrive(Clocks() if left[0] else Clocks.after(access.key), 0, -(size // 2))
 
     machine.events += [lambda: land(0), lambda: land(half)]
 
@@ -258,7 +257,7 @@ def _copy_wait(machine: Machine, unit: Warpgroup, inst: Inst) -> Steps:
     unit.why = lambda: "waits for its copies"
     yield lambda: all(flight.done for flight in flights)
     for warp, access in (each for flight in flights for each in flight.accesses):
-        warp.landed[access.key] = 1
+        warp.landed.add(access.key)
 
 
 def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:

@@ -1,19 +1,7 @@
-// Matrices between shared memory and registers, transposed on their way.
+// Tiles whose rows are not all there: zeros in shared memory, rows that go to memory.
 #pragma once
 
 namespace attn {
-
-// As load_matrices, each 8x8 matrix transposed.
-ATTN_DEVICE void load_matrices_transposed(uint32_t address, uint32_t (&m)[4]) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3]) : "r"(address) : "memory");
-}
-
-// As store_matrices, each 8x8 matrix transposed.
-ATTN_DEVICE void store_matrices_transposed(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b), "r"(c), "r"(d)
-               : "memory");
-}
 
 // Zeros for the rows from `first` on of a tile of Atoms swizzle atoms of 128 bytes, kAtom bytes apart; a warp has a quarter of the rows.
 template <int Rows, int Atoms, int kAtom> ATTN_DEVICE void clear_rows(uint32_t tile, int first, int warp, int lane) {
