@@ -66,8 +66,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         key: str = "",
     ) -> None:
         """`key` is that under which the program is kept on disk once its kernels are compiled; where `binaries` are given, it is there."""
-        units = overlapped(host, units)
-        super().__init__(source, prepare, choices, host, units)
+        super().__init__(source, prepare, choices, host, units := overlapped(host, units))
         self._binaries = binaries
         self.key = key
         self._launchers: dict[tuple[str, int], CudaLauncher] = {}
@@ -254,9 +253,7 @@ class NvidiaLaunchPlan(GpuLaunchPlan):
         return made
 
     def segment_for_delta(self, inputs: Sequence[Any]) -> int:
-        if self._choices.get("arch") != HOPPER.arch:
-            return 0
-        return kept_segment(self._segments, self.kernels, inputs)
+        return kept_segment(self._segments, self.kernels, inputs) if self._choices.get("arch") == HOPPER.arch else 0
 
     def machine(self) -> DeviceModel:
         return DeviceModel(cuda.device(cuda.current_device()).multiprocessors)
