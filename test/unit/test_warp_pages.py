@@ -191,7 +191,7 @@ def test_rows_behind_the_last_key_are_nan(monkeypatch: pytest.MonkeyPatch) -> No
     assert not torch.isfinite(paged(given(64, (5,), (20,), (1, 1)), 16, (5,), (20,))).all()
 
 
-@pytest.mark.parametrize(("dim", "options"), [(64, CAUSAL), (128, {}), (128, WINDOW)], ids=str)
+@pytest.mark.parametrize(("dim", "options"), [(64, CAUSAL), (128, {}), (128, WINDOW)], ids=["causal", "full", "window"])
 def test_launched_kernels(dim: int, options: dict[str, Any]) -> None:
     """Four warps copy 64 or 16 rows at a time, those of the part that a sequence ends in one by one; keys and values are no views."""
     q, k, used = torch.randn(30, 16, dim).half(), torch.randn(6, 16, 1, dim).half(), ints(30, 17, 1)
