@@ -62,7 +62,7 @@ def compare(got: Tensor, wanted: Tensor) -> None:
 
 @pytest.mark.parametrize(("dim", "size", "options"), [
     (64, 48, {}), (64, 256, WINDOW), (128, 16, CAUSAL), (96, 32, CAUSAL),
-], ids=str)  # fmt: skip
+], ids=["full", "window", "causal", "causal of 96"])  # fmt: skip
 def test_odd_lengths(dim: int, size: int, options: dict[str, Any]) -> None:
     x = given(dim)
     compare(paged(x, size, **options), packed(x, **options))
