@@ -77,7 +77,7 @@ def _bias(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score + _BIAS[h, q_idx, kv_idx]
 
 
-@pytest.mark.parametrize(("columns", "written"), [((128, 128), {}), ((256, 256), {"score_mod": _bias})], ids=str)
+@pytest.mark.parametrize(("columns", "written"), [((128, 128), {}), ((256, 256), {"score_mod": _bias})], ids=["narrow", "bias"])
 def test_others(columns: tuple[int, int], written: dict[str, Any]) -> None:
     """Sums that fit into a warpgroup, and pairs that have a number of their own in memory, stay as they are."""
     assert not any("consumers" in unit.schedule for unit in units(columns, written).values())
