@@ -250,9 +250,9 @@ def test_graphs_of_each(name: str) -> None:
                 graph = torch.cuda.CUDAGraph()
                 with torch.cuda.graph(graph, stream=torch.cuda.Stream()):  # torch's own stream of graphs is one device's
                     o = call(q, k, v)
-            graphs.append((graph, o, want))
+            graphs.append((graph, o, want, (q, k, v)))  # the next capture gives back what nobody holds
     torch.cuda.set_device(0)
-    for graph, o, want in graphs:
+    for graph, o, want, _ in graphs:
         with torch.cuda.device(o.device):
             o.zero_()
             graph.replay()
