@@ -15,6 +15,7 @@ from attn_mlir.backends.nvidia.forming.kernel import ROWS, Loaded
 from attn_mlir.backends.nvidia.forming.maps import INSTRUCTION, FragmentMap
 from attn_mlir.backends.nvidia.forming.packed import TileNumbers
 from attn_mlir.backends.nvidia.forming.refusal import Refused
+from attn_mlir.backends.nvidia.forming.tiled import equal_loads
 from attn_mlir.backends.nvidia.hopper.scan_patterns import is_rest
 from attn_mlir.dialects.numbers import flag
 from attn_mlir.dialects.tile.names import DOTS
@@ -75,7 +76,14 @@ class ChunksFormer(NumbersFormer):
         self._read_residuals()
 
     def _read_residuals(self) -> None:
-        """Which maps make residuals, and which products with the state multiply those of f16."""
+        """Which maps make residuals, and which products with the state multiply those of f16. Raises Refused where a tile that is
+        changed in its place is also read as it was loaded.
+        """
+        same = equal_loads(self.function)
+        for op in find_all(self.chunks, "tile.map", *DOTS):
+            read = {same.get(tile, tile) for tile in (*op.operands, *(each.operands[0] for each in find_all(op, "tensor.extract")))}
+            if any(same.get(tile, tile) in read and made not in op.results for made, tile in self.changed.items()):
+                raise Refused("a map changes a tile in its place that others read as it was loaded")
         maps_ = [op for op in find_all(self.chunks, "tile.map") if len(op.results) == 1 and len(op.operands) == len("ij")]
         self.rests = {low.results[0]: of for low in maps_ for of in maps_ if of != low and is_rest(low, of)}
         for op in find_all(self.chunks, "tile.dot_add"):
@@ -236,7 +244,8 @@ class ChunksFormer(NumbersFormer):
                 source, *places = inner.operands
                 if places == list(block.arguments[:1]):
                     return self._number(source, j)
-                before = maker(source, "tile.map")
+                # A tile that was changed in its place is read from there, as others.
+                before = None if source in self.changed else maker(source, "tile.map")
                 if places != list(block.arguments) or (before is None and source not in self.loaded):
                     raise Refused("a map reads a tile at another place than its own")
                 if before is not None:
