@@ -26,6 +26,8 @@ from attn_mlir.passes.split_kv import COMBINE
 
 _PLACE = struct.Struct("=4i")
 """What an `AttnFew` has after its lists."""
+_MOST_KEYS = (1 << 31) - (1 << 16)
+"""Of a list, which thread blocks number in 32 bits, and count a block further."""
 Start = Callable[[str, list[Any], int], None]
 
 
@@ -141,7 +143,7 @@ class FewKernels:
         row_blocks = -(-(q.shape[1] // heads) // rows)
         programs = heads * len(lengths) * row_blocks
         few = form.gather == BY_ROWS and programs <= thresholds.FEW_PROGRAMS * cuda.device(index).multiprocessors
-        found = self.kernel(program, form) if few else None
+        found = self.kernel(program, form) if few and keys <= _MOST_KEYS else None
         if found is None or not sorts(lists, found[0].unit.code.threads):
             return None
         cut = cut_for(programs, row_blocks, keys, block, found[1].launcher_of(NAME, q).active_clusters)

@@ -125,6 +125,54 @@ def test_short_sequences_side_by_side(kind: str, heads: tuple[int, int], ways: l
     assert made[0] is not None and ways == []
 
 
+LAST = masks.causal("bottom_right")
+TABLE, OF_QUERIES = torch.linspace(-1, 1, max(KEYS)), torch.tensor([0.3, -0.2, 0.5, 0.1, -0.4])
+PLACED: dict[str, dict[str, Any]] = {
+    "query": {"score_mod": lambda s, b, h, i, j: s + OF_QUERIES[i] * h},
+    "shifted": {"score_mod": lambda s, b, h, i, j: s + TABLE[i + attn_mlir.kv_len() - attn_mlir.q_len()] * h, "mask_mod": LAST},
+    "key": {"score_mod": lambda s, b, h, i, j: s + TABLE[attn_mlir.kv_len() - 1 - j]},
+    "x alone": {"query_mod": lambda x: x * 0.5, "key_mod": torch.tanh, "value_mod": lambda x: x + 1},
+    "all of it": {
+        "query_mod": lambda x, b, h, i, d: x * (1 + 0.1 * i + 0.05 * h - 0.1 * b),
+        "key_mod": lambda x, b, h, j, d: x * (1 + 0.01 * j - 0.1 * h),
+        "value_mod": lambda x, b, h, j, d: x + 0.1 * h + 0.01 * d,
+    },
+}
+"""Functions that read tensors by positions, and mods of one argument and of all."""
+
+
+@needs_host_clang
+@pytest.mark.parametrize("way", ["heads", "single", "side by side", "lists"])
+@pytest.mark.parametrize("kind", list(PLACED))
+def test_captured_tensors_and_mods(kind: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors that just fit, whose places follow from lengths, and mods that take x alone, as without another form of the call."""
+    q, k, v = (x.half() for x in given((8, 2)))
+    options, cu = PLACED[kind], (offsets(QUERIES), offsets(KEYS))
+    monkeypatch.setattr(few_queries, "LONG", 1 if way == "heads" else 1 << 30)
+    monkeypatch.setattr(few_queries, "folds", lambda *_: way == "heads")
+    monkeypatch.setattr(short_sequences, "LEAST", 1 if way == "side by side" else 1 << 30)
+    lists: dict[str, Any] = {"key_index": all_keys(len(q)), "key_block": (1, 112)} if way == "lists" else {}
+    wanted = attention_varlen(q.float(), k.float(), v.float(), *cu, **options, return_lse=True)
+    index = lists.get("key_index")
+    if index is not None:
+        index[sum(QUERIES) - QUERIES[-1] :] = -1  # of the sequence without keys, and rows of none
+    device = "cpu" if lists else "hip-emulated"  # which also has queries as sequences
+    found = attention_varlen(q, k, v, *cu, **LARGEST, **options, **lists, return_lse=True, device=device)
+    agrees(found, (wanted[0].double(), wanted[1].double()), 1e-2)
+
+
+@needs_host_clang
+def test_mixed_batches_stay_single(ways: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As heads, a sequence of one query would have as many rows as the longest one."""
+    monkeypatch.setattr(few_queries, "LONG", 1)
+    monkeypatch.setattr(few_queries, "_as_heads", lambda *_: pytest.fail("queries are heads"))
+    lengths = (16, *[1] * 11)
+    q, k = torch.randn(27, 32, 32).half(), torch.randn(12 * 9, 1, 32).half()
+    cu = offsets(lengths), offsets([9] * 12)
+    found = attention_varlen(q, k, k, *cu, max_q=16, max_k=9, device="hip-emulated")
+    assert ways == [True] and (found - attention_varlen(q.float(), k.float(), k.float(), *cu)).abs().max() < 3e-3
+
+
 @needs_host_clang
 def test_what_stays_as_it_is(ways: list[bool]) -> None:
     """Gradients, an order of sums for each batch, rows that look at heads, as many queries as heads, lengths that are not known."""

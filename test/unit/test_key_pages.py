@@ -87,6 +87,7 @@ def test_functions_see_true_places() -> None:
     }
     for lists in (4, 2, 1):  # of fewer lists than heads, heads become rows
         agrees((7, 64), lists, lse=False, row=rows.sigmoid, mask_mod=lambda b, h, i, j: i + 60 >= j + h, **mods)
+    agrees((1, 16), 2, query_mod=lambda x: x * 0.5, key_mod=torch.tanh, value_mod=torch.nn.Tanh())
 
 
 @pytest.mark.parametrize("entries", [[0, -1, -1, -1], [3, -1], [3, -1, -1, -1, -1, -1, -1]], ids=str)

@@ -11,17 +11,18 @@ from typing import Any, NamedTuple
 
 import torch
 
-from attn_mlir.api.kernel_choice import is_transformed, reads_pages
-from attn_mlir.api.key_sequences import end_of, functions_of_queries, looks_at_scores_alone
+from attn_mlir.api.kernel_choice import is_transformed, reads_inside, reads_pages
+from attn_mlir.api.key_sequences import end_of, functions_of_queries, looks_at_scores_alone, mods_with_positions, of_elements
 from attn_mlir.api.options import Options
 from attn_mlir.api.varlen_inputs import problem_of
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.backends.kept import kept_by_sizes
 from attn_mlir.backends.prepared import ListPlaces
 from attn_mlir.backends.work import keep_work, say_checked
 from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.frontend.given import PAGES, SEQUENCES
 from attn_mlir.runtime.call import Call, Problem
-from attn_mlir.runtime.dispatch import needing_gradient
+from attn_mlir.runtime.dispatch import needing_gradient, program_on
 from attn_mlir.runtime.prepared_lists import limits_of_queries
 from attn_mlir.runtime.varlen import read_sequences
 
@@ -64,9 +65,15 @@ def single_queries(
     owner, limit = limits_of_queries(places, queries, keys)
     if not qkv[0].is_cuda:  # an emulated GPU's, whose offsets are looked at
         read_sequences([*own, *([] if table is None else [table])], sizes, table is not None)
-    if folds(most, group) and keys >= LONG and not options.states:
+    # Sequences with fewer queries than the longest one have as many rows as heads, but not as single ones.
+    fewer = len(own[0]) * _folded(most, group) <= queries * _single(1, group)
+    if folds(most, group) and keys >= LONG and fewer and not options.states:
         found = _as_heads(qkv, problem, options, sequences, (most, keys), owner)
-        return None if needing_gradient(found.call.values) or not looks_at_scores_alone(found.call.entry.traced.text) else found
+        # Rows past the end are computed, too, whose places nothing looks at while a graph is captured.
+        unseen = is_captured(qkv[0].device) and program_on(found.call).reads.from_data()
+        return found if not unseen and _is_right(found.call, keys) else None
+    if _single(most, group) >= _ROWS * group:  # as heads they would pay
+        return None
     functions = (*options.functions[:4], None if end else options.functions[4], options.functions[5])
     if any([function is not None for function in functions[:5]]):
         functions = functions_of_queries(functions, sequences, owner, sizes["Hq"])
@@ -77,9 +84,13 @@ def single_queries(
     call = options._replace(functions=functions, layout="bshd").call(
         problem, tuple([x.unsqueeze(0) if x.dim() == 3 else x for x in qkv]), given=named
     )
-    if needing_gradient(call.values) or not looks_at_scores_alone(call.entry.traced.text):
-        return None
-    return FewQueries(call, lambda results: results)
+    return FewQueries(call, lambda results: results) if _is_right(call, keys) else None
+
+
+def _is_right(call: Call, keys: int) -> bool:
+    """Whether a call of single queries gives what is asked for."""
+    alone = not needing_gradient(call.values) and looks_at_scores_alone(call.entry.traced.text)
+    return alone and reads_inside(call, (1, keys))
 
 
 def _as_heads(
@@ -148,9 +159,9 @@ def _of_heads(
     def causal(b: Any, h: Any, i: Any, j: Any) -> Any:
         return h % rows // group + (shifts[b] if end > 1 else 0) >= j
 
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    of_keys = placed(key_mod, 1, False), placed(value_mod, 1, False)
-    return placed(query_mod, 1), *of_keys, placed(score_mod, 1), causal if end else placed(mask_mod, 0), row
+    query_mod, key_mod, value_mod, score_mod, mask_mod, row = mods_with_positions(functions)
+    mods = placed(query_mod, 1), placed(key_mod, 1, False), placed(value_mod, 1, False)
+    return *map(of_elements, mods), placed(score_mod, 1), causal if end else placed(mask_mod, 0), row
 
 
 def pays(queries: int, group: int, keys: int = 0) -> bool:

@@ -16,6 +16,7 @@ from attn_mlir.backends.prepared import ListShapes, PreparedLists, WantedLists
 from attn_mlir.backends.work import keep_work
 from attn_mlir.dialects import loaded
 from attn_mlir.frontend import sizes as frontend_sizes
+from attn_mlir.frontend.program import with_positions
 from attn_mlir.mlir import ir
 from attn_mlir.passes.regions import find_all, walk
 from attn_mlir.runtime.call import Problem
@@ -219,7 +220,7 @@ def wrapped(
     functions: tuple[Any, ...], shapes: ListShapes, made: SequenceForm, lists: PreparedLists, first: int | None = None
 ) -> tuple[Any, ...]:
     """The functions of true places, as functions of a sequence, of those from the `first`, a head of it, and positions in it."""
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
+    query_mod, key_mod, value_mod, score_mod, mask_mod, row = mods_with_positions(functions)
     heads, blocks, group, of_key, key_heads = made.heads, made.blocks, made.group, made.key_group, made.key_heads
     queries, keys, fold, apart, kv_len = shapes.queries, shapes.keys, made.fold, made.apart, shapes.kv_len
     q_len, num_heads, listed, seen = made.queries, heads * group, lists.listed if keys == 1 else lists.shifts, lists.seen
@@ -273,6 +274,19 @@ def wrapped(
     )
 
 
+def mods_with_positions(functions: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The functions, where mods of q, k and v take positions, too. Raises TraceError for those that take something else."""
+    roles = ("query_mod", "key_mod", "value_mod")
+    return *(None if mod is None else with_positions(role, mod) for role, mod in zip(roles, functions, strict=False)), *functions[3:]
+
+
+def of_elements(mod: Callable[..., Any] | None) -> Callable[..., Any] | None:
+    """A function of any arguments as a mod of q, k or v: without names they could be taken for one."""
+    if mod is None:
+        return None
+    return lambda x, b, h, at, d: mod(x, b, h, at, d)
+
+
 def functions_of_queries(functions: tuple[Any, ...], sequences: Mapping[str, Tensor], owner: Tensor, num_heads: int) -> tuple[Any, ...]:
     """Functions of sequences, as functions of queries, each of which is an entry of a batch: query n is in sequence `owner[n]`."""
     begins, q_lengths, k_lengths = (sequences[name] for name in ("q_begins", "q_lengths", "k_lengths"))
@@ -289,11 +303,11 @@ def functions_of_queries(functions: tuple[Any, ...], sequences: Mapping[str, Ten
             with frontend_sizes.given(q_len=q_lengths[b], kv_len=k_lengths[b], num_heads=num_heads):
                 rest = list(arguments[first + 1 :])
                 if with_query:
-                    rest[1] = entry - begins[b]
+                    rest[1] = (entry - begins[b]).minimum(q_lengths[b] - 1).clamp(min=0)  # rows of no sequence are computed, too
                 return function(*arguments[:first], b, *rest)
 
         return of_query
 
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
-    of_keys = placed(key_mod, 1, False), placed(value_mod, 1, False)
-    return placed(query_mod, 1, True), *of_keys, placed(score_mod, 1, True), placed(mask_mod, 0, True), row
+    query_mod, key_mod, value_mod, score_mod, mask_mod, row = mods_with_positions(functions)
+    mods = placed(query_mod, 1, True), placed(key_mod, 1, False), placed(value_mod, 1, False)
+    return *map(of_elements, mods), placed(score_mod, 1, True), placed(mask_mod, 0, True), row

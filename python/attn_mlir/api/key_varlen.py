@@ -15,7 +15,7 @@ import torch
 
 from attn_mlir.api.eight_bit import refuse_eight_bit
 from attn_mlir.api.inputs import check_device
-from attn_mlir.api.kernel_choice import is_transformed, reads_pages
+from attn_mlir.api.kernel_choice import is_transformed, reads_inside, reads_pages
 from attn_mlir.api.key_pages import PAGE_ROWS, PagedCall, has_gathers
 from attn_mlir.api.key_sequences import (
     SequenceForm,
@@ -158,7 +158,7 @@ def attention_varlen_listed(
     found = None
     if not (drops or is_transformed() or needing_gradient(qkv)) and (target == "cpu" or reads_pages(target, index)):
         found = paged_rows(qkv, problem, options, lists, target)
-    if found is not None and not needing_gradient(found.call.values):
+    if found is not None and not needing_gradient(found.call.values) and reads_inside(found.call, found.most):
         return [x.transpose(0, 1) if x.dim() == 4 else x.permute(2, 1, 0) for x in found.attended()], found.call.entry
     if target != "cpu":
         told("key_index of attention_varlen is read as a mask of all keys here", "docs/key-lists.md")

@@ -11,14 +11,15 @@ from typing import Any
 import torch
 
 from attn_mlir.api.few_queries import has_kernels
-from attn_mlir.api.kernel_choice import is_transformed
-from attn_mlir.api.key_sequences import end_of, looks_at_scores_alone
+from attn_mlir.api.kernel_choice import is_transformed, reads_inside
+from attn_mlir.api.key_sequences import end_of, looks_at_scores_alone, mods_with_positions
 from attn_mlir.api.options import Options
+from attn_mlir.backends.graph_capture import is_captured
 from attn_mlir.backends.prepared import ListPlaces
 from attn_mlir.frontend import sizes as frontend_sizes
 from attn_mlir.frontend.given import SEQUENCES
 from attn_mlir.runtime.call import Call, Problem
-from attn_mlir.runtime.dispatch import needing_gradient
+from attn_mlir.runtime.dispatch import needing_gradient, program_on
 from attn_mlir.runtime.prepared_lists import limits_of_queries
 
 MOST_QUERIES, MOST_KEYS = 64, 1024
@@ -46,13 +47,18 @@ def side_by_side(
     owner, limit = limits_of_queries(ListPlaces(own[0], own[1], own[2], own[3], None, 0, 1, (0, 0, 0), end), len(q), keys)
     first = own[2][owner]
     last = first + limit
-    functions = _of_all(options.functions, (own, owner, _owners_of_keys(own[2], len(k))), (first, last), end)
+    owner_of_key = _owners_of_keys(own[2], len(k))
+    functions = _of_all(options.functions, (own, owner, owner_of_key), (first, last), end)
     inputs = dataclasses.replace(problem.inputs, packed=False)
     whole = dataclasses.replace(problem, inputs=inputs)
     call = options._replace(functions=functions, layout="bshd").call(whole, tuple([x.unsqueeze(0) for x in qkv]))
     if needing_gradient(call.values) or not looks_at_scores_alone(call.entry.traced.text):
         return None
-    return call
+    # Functions see other sequences' keys at positions that there are not, and nothing is looked at while a graph is captured.
+    made = {id(x) for x in (*own, owner, owner_of_key, first, last)}
+    known = [number for number, x in enumerate(call.values[3:]) if id(x) in made]
+    unseen = is_captured(q.device) and program_on(call).reads.from_data(known)
+    return call if not unseen and reads_inside(call, None) else None
 
 
 def _owners_of_keys(begins: Tensor, count: int) -> Tensor:
@@ -65,7 +71,7 @@ def _of_all(
     functions: tuple[Any, ...], owners: tuple[list[Tensor], Tensor, Tensor], ends: tuple[Tensor, Tensor], end: int
 ) -> tuple[Any, ...]:
     """Functions of sequences, as functions of rows of all of them."""
-    query_mod, key_mod, value_mod, score_mod, mask_mod, row = functions
+    query_mod, key_mod, value_mod, score_mod, mask_mod, row = mods_with_positions(functions)
     (begins, q_lengths, k_begins, k_lengths), owner, owner_of_key = owners
     (first, last), most = ends, len(begins) - 1
 

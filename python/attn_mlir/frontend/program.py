@@ -41,6 +41,17 @@ def _mod(position: str) -> tuple[tuple[Parameter, ...], ...]:
     return full[:1], full
 
 
+def with_positions(role: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A query_mod, key_mod or value_mod, which may take x alone, as a function of all five arguments. Raises TraceError for others."""
+    if len(choose_arity(role, function, _mod("kv_idx" if role != "query_mod" else "q_idx"))) > 1:
+        return function
+
+    def of_element(x: Any, b: Any, h: Any, at: Any, d: Any) -> Any:
+        return function(x)
+
+    return of_element
+
+
 @dataclasses.dataclass(frozen=True)
 class Definition:
     """The user's functions of one attention, and which results are wanted."""

@@ -2,7 +2,7 @@
 
 import functools
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -59,6 +59,10 @@ class Reads:
     def by_length(self) -> bool:
         """Whether the length of a sequence determines where something is read."""
         return self._plan.by_length
+
+    def from_data(self, but: Collection[int] = ()) -> bool:
+        """Whether elements of a captured tensor determine where something is read, `but` for captures of these numbers."""
+        return any([read.from_data and read.tensor not in but for read in self._plan.reads])
 
     def check(self, sizes: dict[str, int], captures: Sequence[Any], key: Hashable) -> None:
         """`key`: see `CaptureKinds.key`. Raises ArgumentError."""
