@@ -172,7 +172,9 @@ def lane_here(printer: WarpPrinter) -> str:
     They do not see either that it is no less than 0: where `unsigned_lanes` in the schedule is 1, quotients take fewer instructions.
     """
     name = printer.names.fresh("lane_here")
-    kind = "unsigned" if said(printer.kernel, "unsigned_lanes", "0") == "1" else "int"
+    # Helpers of mma.sync take lanes in braces, which let no number lose its sign.
+    unsigned = printer.target.bulk_copies and said(printer.kernel, "unsigned_lanes", "0") == "1"
+    kind = "unsigned" if unsigned else "int"
     printer.line(f"const {kind} {name} = attn::opaque(lane);")
     return name
 
