@@ -54,7 +54,7 @@ def start(python: str, environment: dict[str, str]) -> str | None:
 def serve(place: str, more: Mapping[str, Callable[[], object]] = types.MappingProxyType({})) -> None:
     """Answers calls of the tools, and of `more`, at a socket until standard input ends; those of filecheck at one beside it.
 
-    The process that does so is a fork from before the tools are imported: to fork it again takes 3 ms, not 11.
+    The process that does so is a fork from before the tools are imported: it has less memory whose pages each fork takes along.
     """
     with contextlib.suppress(ImportError):
         check = importlib.import_module("filecheck.main").main
@@ -71,7 +71,7 @@ def serve(place: str, more: Mapping[str, Callable[[], object]] = types.MappingPr
     for name in known.passes:
         known.load(name)
     with loaded():
-        pass  # declares the dialects, 10 ms of what a tool takes otherwise
+        pass  # declares the dialects, which each tool would do otherwise
     _answer(place, tools, 1)
 
 

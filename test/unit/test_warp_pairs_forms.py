@@ -24,7 +24,7 @@ from warp_text import check_text
 _DIM = 128
 _ADDED: Fields = {
     "emitter": "warp", "arch": "sm_90a", "key_sums": "late", "reduction_warps": 1, "claims": 1, "scale": 1, "named": 1, "elect": 0,
-    "lanes": "unsigned", "block_q": 128, "block_kv": 64,
+    "unsigned_lanes": 1, "block_q": 128, "block_kv": 64,
 }  # fmt: skip
 _SLOPES = torch.tensor([0.5, 0.1])
 _CAP = 3.0

@@ -169,10 +169,12 @@ def _write(printer: WarpPrinter, op: ir.Operation, tile: str, memory: Address) -
 def lane_here(printer: WarpPrinter) -> str:
     """The lane, as compilers see it only here: addresses made of it alone are the same in every iteration of a loop, and would be kept.
 
-    They do not see either that it is no less than 0: as an unsigned number (`lanes` in the schedule), quotients take fewer instructions.
+    They do not see either that it is no less than 0: where `unsigned_lanes` in the schedule is 1, quotients take fewer instructions.
     """
     name = printer.names.fresh("lane_here")
-    kind = "unsigned" if said(printer.kernel, "lanes", "signed") == "unsigned" else "int"
+    # Helpers of mma.sync take lanes in braces, which let no number lose its sign.
+    unsigned = printer.target.bulk_copies and said(printer.kernel, "unsigned_lanes", "0") == "1"
+    kind = "unsigned" if unsigned else "int"
     printer.line(f"const {kind} {name} = attn::opaque(lane);")
     return name
 

@@ -108,7 +108,7 @@ def _chosen(kernel: ir.Operation, fields: Fields, asked: Fields, key: tuple[str 
     kept = {name: value for name, value in known.items() if name in read or name.startswith(attributes.LAUNCH)}
     if key in families.WARP_ADDED and dense:
         added: Fields = thresholds.ADDED_BACKWARD | ({"named": 1} if key in families.WARP_NAMED else {})
-        added |= {"lanes": "unsigned"} if key in families.WARP_LANES else {}
+        added |= {"unsigned_lanes": 1} if key in families.WARP_LANES else {}
         kept |= {name: asked.get(name, value) for name, value in added.items()}
         kept |= {name: fields[name] for name in _OF_CLAIMS} if fields.get(CLAIMS) else {}
     elif kept.get("key_sums") == _LATE and "key_sums" not in asked:

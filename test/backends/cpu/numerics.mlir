@@ -1,10 +1,7 @@
 // The compiled kernel of every example program agrees with its definition, at sizes that fill no block.
 // REQUIRES: torch
 // RUN: export ATTN_MLIR_CACHE=off
-// Optimised by LLVM, which takes longest, is the last; test_cpu_numerics.py does that with the others.
-// RUN: export ATTN_MLIR_LLVM_LEVEL=0
 // RUN: attn-run %inputs/*.mlir --device cpu --q-len 70,1 --kv-len 83,90 --heads 6 --kv-heads 2 --seed 1 | FileCheck %s
-// RUN: export ATTN_MLIR_LLVM_LEVEL=3
 // RUN: attn-run %inputs/softmax-f16.mlir --device cpu | FileCheck %s --check-prefix=HALF
 
 // CHECK:      alibi-absolute.mlir:
