@@ -2,6 +2,7 @@
 
 import re
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -9,6 +10,8 @@ import torch
 import attn_mlir
 from attn_mlir import masks, mods, rows
 from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.nvidia.hopper import pairs_roles, pairs_weights
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
@@ -29,13 +32,18 @@ _BIAS = torch.zeros(4, 8, 8)
 
 
 def units(
-    columns: tuple[int, int], written: dict[str, Any], element: str = "f16", wrt: tuple[str, ...] = ("q", "k", "v"), form: Any = None
+    columns: tuple[int, int],
+    written: dict[str, Any],
+    element: str = "f16",
+    wrt: tuple[str, ...] = ("q", "k", "v"),
+    form: Any = None,
+    **choices: int,
 ) -> dict[str, Any]:
     """The kernels over pairs of a backward pass; `form`: kinds of the numbers of dropout."""
     call = attn_mlir.Attention(**written)
     call.__dict__.update(_last=Inputs(element, *columns), _form=form)
     outline = prepare_derivative("bwd", wrt, pipeline.outline("sm_90a"))
-    found = driver._lower(call.ir(), *outline, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+    found = driver._lower(call.ir(), *outline, {"arch": "sm_90a", **choices})[1]  # pyright: ignore[reportPrivateUsage]
     return {name: unit for name, unit in found.items() if "pairs" in name}
 
 
@@ -71,6 +79,35 @@ def test_named_barriers() -> None:
     wait, tell = "attn::named_sync(13, 256);", "attn::named_arrive(13, 256);"
     assert first.count(wait) == second.count(tell) and first.rindex(wait) > first.rindex("bulk_wait_read")
     assert second.index(tell) < second.index("round = step")
+
+
+def test_one_stage() -> None:
+    """Each consumer gives back the tile of its sum before it waits for that of its product: the other one's product needs that stage."""
+    ((_, unit),) = units((256, 256), _CAUSAL, stages=1).items()
+    assert (unit.schedule["consumers"], unit.schedule["stages"]) == ("weights", 1)
+    consumers = unit.code.source.split("attn::more_registers<240>();")[1]
+    steps = [text.split("++step;")[0] for text in consumers.split("for (int query0")[1:]]
+    assert len(steps) == 6 and all("attn::wgmma_wait<1>" not in step for step in steps)
+    for step in steps:
+        given_back, own = step.index("+ 8 * sum_stage, lane == 0);"), step.index("attn::barrier_wait(")
+        assert step.index("attn::wgmma_wait<0>();") < given_back < own < step.index("attn::wgmma_begin();")
+
+
+def test_sums_multiply_the_other_tile() -> None:
+    """A consumer whose sum multiplied the tile of its product would give that back twice, and the other one never."""
+    found: list[pairs_roles.Roles | None] = []
+
+    def roles_of(kernel: PairsKernel) -> pairs_roles.Roles | None:
+        roles, sums = pairs_roles.roles_of(kernel), [ops_of(step, "tile.dot_add") for step in kernel.steps]
+        for _ in range(2):
+            for one, two in sums:
+                one.operands[2], two.operands[2] = two.operands[2], one.operands[2]
+            found.append(pairs_roles.roles_of(kernel))
+        return roles
+
+    with mock.patch.object(pairs_weights, "roles_of", roles_of):
+        units((256, 256), {})
+    assert found[0] is None and found[1] is not None
 
 
 def _bias(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

@@ -112,10 +112,14 @@ class WeightConsumer(Consumers):
         self._waited: set[ir.Value] = set()
         self._memory = {load.results[0]: load.operands[0] for load in (*self.kernel.key_loads, *ops_of(block, "tile.load"))}
         own, other = (dots[self.roles.products[number]] for number in (role, 1 - role))
+        alone = self.layout.stages == 1
+        if alone:  # before it waits for a tile: each consumer's product needs the stage of the tile that the other one's sum multiplies
+            self._land(0)
         self._dot(own)
         if role:
             core.tiles[other.results[0]] = core.fragment("product", self.kernel.queries)
-        self._land(1)
+        if not alone:
+            self._land(1)
         with core.scope(None):
             self._weights(block, op, [dots[number].results[0] for number in self.roles.products])
             self._sum(block, op)
