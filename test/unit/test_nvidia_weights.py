@@ -1,6 +1,7 @@
 """Backward passes on Hopper whose consumers have a weight each (`consumers = "weights"`): when, how, and that they are right."""
 
 import re
+from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
@@ -9,9 +10,11 @@ import torch
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.nvidia import driver, pipeline
 from attn_mlir.backends.nvidia.hopper import pairs_roles, pairs_weights
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.passes import split_pairs
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
@@ -118,6 +121,19 @@ def _bias(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 def test_others(columns: tuple[int, int], written: dict[str, Any]) -> None:
     """Sums that fit into a warpgroup, and pairs that have a number of their own in memory, stay as they are."""
     assert not any("consumers" in unit.schedule for unit in units(columns, written).values())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_odd_columns(together: bool) -> None:
+    """Results go to shared memory 8 columns at a time: others are refused, in one kernel for each sum, as before, or in one for both."""
+    with ExitStack() as stack:
+        for owner, name in ((driver.tilelang, "emit_ahead"), (driver.codegen, "emit")):  # TileLang takes its time
+            stack.enter_context(mock.patch.object(owner, name))
+        if together:
+            stack.enter_context(mock.patch.object(split_pairs, "_has_roles", return_value=True))
+        found = units((250, 250), _CAUSAL)
+    assert len(found) == 2 - together and all("consumers" not in unit.schedule for unit in found.values())
+    assert all(unit.schedule["emitter"] == "tilelang" and "multiples of 8, got 250" in str(unit.schedule[SLOW]) for unit in found.values())
 
 
 def test_dropout() -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, too_many
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, check_columns, too_many
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues
 from attn_mlir.backends.nvidia.hopper.pairs_results import RESULTS
@@ -43,6 +43,7 @@ def plan_weights(kernel: PairsKernel, target: NvidiaTarget, slots: int, stages: 
     roles = roles_of(kernel) if sum(columns) > thresholds.SUM_COLUMNS else None
     if roles is None:
         return None
+    check_columns(kernel)
     half, spare = kernel.queries // 2, thresholds.SPARE_REGISTERS[CONSUMERS]
     needed = round_up(max(columns), 8) // 2 + 2 * half + half // 2 + thresholds.ADDRESS_REGISTERS
     if needed > spare:
