@@ -1,5 +1,6 @@
 """Kernels over pairs for Hopper: what is planned, and that nvcc compiles it without spilling."""
 
+import re
 import shutil
 from pathlib import Path
 from unittest import mock
@@ -174,7 +175,7 @@ def test_bar_shapes_do_not_spill(name: str, head: int, choices: str) -> None:
 def test_rows_whose_scores_wait_are_not_serialised(name: str) -> None:
     """Elements stay in the registers of the products until all are computed: packed on the way, they would need others beside these."""
     ((_, code),) = kernels(name, 64, rounded=True)
-    assert ("weights[c] = attn::pack_f16(product" in code.source) == (name == "relu")
+    assert bool(re.search(r"weights(_2)?\[c\] = attn::pack_f16\(product", code.source)) == (name == "relu")
     assert multiplying(code).spills == 0
 
 
