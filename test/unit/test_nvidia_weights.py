@@ -1,14 +1,20 @@
 """Backward passes on Hopper whose consumers have a weight each (`consumers = "weights"`): when, how, and that they are right."""
 
 import re
+from contextlib import ExitStack
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
 import attn_mlir
 from attn_mlir import masks, mods, rows
+from attn_mlir.backends.gpu.emitters import SLOW
 from attn_mlir.backends.nvidia import driver, pipeline
+from attn_mlir.backends.nvidia.hopper import pairs_roles, pairs_weights
+from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, ops_of
+from attn_mlir.backends.nvidia.passes import split_pairs
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.frontend.emit import Inputs
 from machine_code import compiled
@@ -29,13 +35,18 @@ _BIAS = torch.zeros(4, 8, 8)
 
 
 def units(
-    columns: tuple[int, int], written: dict[str, Any], element: str = "f16", wrt: tuple[str, ...] = ("q", "k", "v"), form: Any = None
+    columns: tuple[int, int],
+    written: dict[str, Any],
+    element: str = "f16",
+    wrt: tuple[str, ...] = ("q", "k", "v"),
+    form: Any = None,
+    **choices: int,
 ) -> dict[str, Any]:
     """The kernels over pairs of a backward pass; `form`: kinds of the numbers of dropout."""
     call = attn_mlir.Attention(**written)
     call.__dict__.update(_last=Inputs(element, *columns), _form=form)
     outline = prepare_derivative("bwd", wrt, pipeline.outline("sm_90a"))
-    found = driver._lower(call.ir(), *outline, {"arch": "sm_90a"})[1]  # pyright: ignore[reportPrivateUsage]
+    found = driver._lower(call.ir(), *outline, {"arch": "sm_90a", **choices})[1]  # pyright: ignore[reportPrivateUsage]
     return {name: unit for name, unit in found.items() if "pairs" in name}
 
 
@@ -73,6 +84,35 @@ def test_named_barriers() -> None:
     assert second.index(tell) < second.index("round = step")
 
 
+def test_one_stage() -> None:
+    """Each consumer gives back the tile of its sum before it waits for that of its product: the other one's product needs that stage."""
+    ((_, unit),) = units((256, 256), _CAUSAL, stages=1).items()
+    assert (unit.schedule["consumers"], unit.schedule["stages"]) == ("weights", 1)
+    consumers = unit.code.source.split("attn::more_registers<240>();")[1]
+    steps = [text.split("++step;")[0] for text in consumers.split("for (int query0")[1:]]
+    assert len(steps) == 6 and all("attn::wgmma_wait<1>" not in step for step in steps)
+    for step in steps:
+        given_back, own = step.index("+ 8 * sum_stage, lane == 0);"), step.index("attn::barrier_wait(")
+        assert step.index("attn::wgmma_wait<0>();") < given_back < own < step.index("attn::wgmma_begin();")
+
+
+def test_sums_multiply_the_other_tile() -> None:
+    """A consumer whose sum multiplied the tile of its product would give that back twice, and the other one never."""
+    found: list[pairs_roles.Roles | None] = []
+
+    def roles_of(kernel: PairsKernel) -> pairs_roles.Roles | None:
+        roles, sums = pairs_roles.roles_of(kernel), [ops_of(step, "tile.dot_add") for step in kernel.steps]
+        for _ in range(2):
+            for one, two in sums:
+                one.operands[2], two.operands[2] = two.operands[2], one.operands[2]
+            found.append(pairs_roles.roles_of(kernel))
+        return roles
+
+    with mock.patch.object(pairs_weights, "roles_of", roles_of):
+        units((256, 256), {})
+    assert found[0] is None and found[1] is not None
+
+
 def _bias(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     return score + _BIAS[h, q_idx, kv_idx]
 
@@ -81,6 +121,19 @@ def _bias(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
 def test_others(columns: tuple[int, int], written: dict[str, Any]) -> None:
     """Sums that fit into a warpgroup, and pairs that have a number of their own in memory, stay as they are."""
     assert not any("consumers" in unit.schedule for unit in units(columns, written).values())
+
+
+@pytest.mark.parametrize("together", [False, True])
+def test_odd_columns(together: bool) -> None:
+    """Results go to shared memory 8 columns at a time: others are refused, in one kernel for each sum, as before, or in one for both."""
+    with ExitStack() as stack:
+        for owner, name in ((driver.tilelang, "emit_ahead"), (driver.codegen, "emit")):  # TileLang takes its time
+            stack.enter_context(mock.patch.object(owner, name))
+        if together:
+            stack.enter_context(mock.patch.object(split_pairs, "_has_roles", return_value=True))
+        found = units((250, 250), _CAUSAL)
+    assert len(found) == 2 - together and all("consumers" not in unit.schedule for unit in found.values())
+    assert all(unit.schedule["emitter"] == "tilelang" and "multiples of 8, got 250" in str(unit.schedule[SLOW]) for unit in found.values())
 
 
 def test_dropout() -> None:

@@ -351,9 +351,7 @@ def plan_layout(
     if kernel.keys % ROWS or kernel.keys // ROWS not in REGISTERS:
         raise UnsupportedError(f"hopper: blocks of pairs have 64, 128 or 192 keys, not {kernel.keys}")
     warpgroups = kernel.keys // ROWS
-    for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))):
-        if head_columns(memory) % 8:
-            raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
+    check_columns(kernel)
     needed = registers(kernel, warpgroups)
     held = sum(round_up(head_columns(memory), 16) // 4 for memory in kernel.memory(kernel.key_loads))
     if key_sums and needed + held > KEY_SUMS[0]:
@@ -377,6 +375,13 @@ def plan_layout(
                 if layout.bytes <= room:
                     return layout
     raise UnsupportedError("hopper: the tiles of pairs do not fit in shared memory")
+
+
+def check_columns(kernel: PairsKernel) -> None:
+    """Raises UnsupportedError for head dimensions that products, and results through shared memory, have in no whole instructions."""
+    for memory in (*kernel.memory(kernel.key_loads), *kernel.memory(kernel.step_ops("tile.load"))):
+        if head_columns(memory) % 8:
+            raise UnsupportedError(f"hopper: head dimensions are multiples of 8, got {head_columns(memory)}")
 
 
 def too_many(kernel: PairsKernel, needed: int, spare: int) -> UnsupportedError:

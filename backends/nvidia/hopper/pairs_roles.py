@@ -54,7 +54,16 @@ def _roles_of_step(step: ir.Block) -> Roles | None:
     first = alone[0]
     (product,) = needed[first]
     of_weight = [sums[taken.index(weight)] for weight in (first, 1 - first)]
+    if not _give_back_all(step, [dots[product], dots[1 - product]], of_weight):
+        return None
     return Roles((product, 1 - product), (first, 1 - first), (_filled(of_weight[0].operands[0]), _filled(of_weight[1].operands[0])))
+
+
+def _give_back_all(step: ir.Block, products: list[ir.Operation], sums: list[ir.Operation]) -> bool:
+    """Whether each consumer multiplies both tiles of queries, one in its product and one in its sum: it gives each back once in a step."""
+    memory = {load.results[0]: load.operands[0] for load in ops_of(step, "tile.load")}
+    pairs = [{memory.get(dot.operands[1]), memory.get(sum_.operands[2])} for dot, sum_ in zip(products, sums, strict=True)]
+    return all(pair == set(memory.values()) and len(pair) == CONSUMERS for pair in pairs)
 
 
 def _products(values: set[ir.Value], dots: list[ir.Operation]) -> set[int]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from attn_mlir.backends.nvidia import thresholds
 from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.pairs_kernel import PairsKernel, as_int, ops_of
-from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, too_many
+from attn_mlir.backends.nvidia.hopper.pairs_layout import BackwardLayout, SharedBuffer, check_columns, too_many
 from attn_mlir.backends.nvidia.hopper.pairs_loop import STAGE, staged_values, step_limit
 from attn_mlir.backends.nvidia.hopper.pairs_map import PairMap, ProductsInFlight, QueryValues
 from attn_mlir.backends.nvidia.hopper.pairs_results import RESULTS
@@ -43,6 +43,7 @@ def plan_weights(kernel: PairsKernel, target: NvidiaTarget, slots: int, stages: 
     roles = roles_of(kernel) if sum(columns) > thresholds.SUM_COLUMNS else None
     if roles is None:
         return None
+    check_columns(kernel)
     half, spare = kernel.queries // 2, thresholds.SPARE_REGISTERS[CONSUMERS]
     needed = round_up(max(columns), 8) // 2 + 2 * half + half // 2 + thresholds.ADDRESS_REGISTERS
     if needed > spare:
@@ -112,10 +113,14 @@ class WeightConsumer(Consumers):
         self._waited: set[ir.Value] = set()
         self._memory = {load.results[0]: load.operands[0] for load in (*self.kernel.key_loads, *ops_of(block, "tile.load"))}
         own, other = (dots[self.roles.products[number]] for number in (role, 1 - role))
+        alone = self.layout.stages == 1
+        if alone:  # before it waits for a tile: each consumer's product needs the stage of the tile that the other one's sum multiplies
+            self._land(0)
         self._dot(own)
         if role:
             core.tiles[other.results[0]] = core.fragment("product", self.kernel.queries)
-        self._land(1)
+        if not alone:
+            self._land(1)
         with core.scope(None):
             self._weights(block, op, [dots[number].results[0] for number in self.roles.products])
             self._sum(block, op)

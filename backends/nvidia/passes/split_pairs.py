@@ -67,8 +67,8 @@ def _split(pairs: ir.Operation) -> None:
 def _has_roles(pairs: ir.Operation) -> bool:
     """Whether both sums over queries are made by one kernel, whose warpgroups have a weight each (`hopper/pairs_weights.py`).
 
-    They are sums of two weights, of which one needs one product alone, of numbers that no pair has for itself. Steps of 48 queries, which
-    narrower sums take, have no dropout.
+    They are sums of two weights, of which one needs one product alone, of numbers that no pair has for itself. Columns are multiples of 8:
+    others are for another emitter. Steps of 48 queries, which narrower sums take, have no dropout.
     """
     users = [use.owner.operation for use in pairs.results[0].uses]
     sums = [op for op in users if op.name == "attn.key_sum"]
@@ -81,7 +81,11 @@ def _has_roles(pairs: ir.Operation) -> bool:
     if not alone or taken != [0, 1] or sum(columns) <= thresholds.SUM_COLUMNS or max(columns) > thresholds.SUM_COLUMNS:
         return False
     products, (pair,) = find_all(pairs, "attn.product"), find_all(pairs, "attn.pair")
-    if len(products) != 2 or not all(_is_half(value) for product in products for value in product.operands):
+    if (
+        any(number % 8 for number in columns)
+        or len(products) != 2
+        or not all(_is_half(value) for product in products for value in product.operands)
+    ):
         return False
     block = pair.regions[0].blocks[0]
     *ops, last = [view.operation for view in block.operations]
