@@ -66,8 +66,7 @@ def _landing(slot: Barrier, access: Access, landed: list[tuple[View, np.ndarray]
         for to, made in landed:
             to.array[:] = made
         access.epoch = 1
-        clock = {access.key: 1}
-        slot.arrive(Clocks(clock, dict(clock)), 0, -size)
+        slot.arrive(Clocks.after(access.key), 0, -size)
 
     return land
 
