@@ -5,8 +5,8 @@ run by the interpreter. Without arguments, tiles are those that are best in the 
 takes from their headers is in `amd_tilelang.h`.
 """
 
+import argparse
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,9 @@ def lowered(columns: int, rows: int, keys: int, threads: int, length: int) -> Ke
 
 def main() -> None:
     """Prints the report for each choice of tiles, and how far the block that ran is from the dense formula."""
-    for tiles in sys.argv[1:] or BEST:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tiles", nargs="*", default=list(BEST), metavar="D:ROWS:KEYS:THREADS:LENGTH")
+    for tiles in parser.parse_args().tiles:
         columns, rows, keys, threads, length = map(int, tiles.split(":"))
         generator = torch.Generator().manual_seed(0)
         q, k, v = (torch.randn(1, 1, length, columns, generator=generator).half() for _ in range(3))

@@ -3,6 +3,7 @@
 python benchmarks/wide_gradients.py
 """
 
+import argparse
 from collections.abc import Callable
 from typing import Any
 
@@ -63,6 +64,7 @@ def row(case: tuple[int, ...], name: str, mask: Any) -> str:
 
 def main() -> None:
     """Prints a table in Markdown."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, bf16\n")
     print("| q / v columns, B, heads, positions | mask | forward ms | TFLOP/s | gradients ms | TFLOP/s | memory MiB |")
     print("|---|---|--:|--:|--:|--:|--:|")

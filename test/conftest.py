@@ -93,6 +93,9 @@ def pytest_runtest_teardown() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Processes of xdist collect each on their own, and stop where names differ, as those with addresses do.
+    if unstable := [item.nodeid for item in items if " at 0x" in item.nodeid]:
+        raise pytest.UsageError(f"names of cases hold addresses in memory: give `ids`; {', '.join(unstable[:5])}")
     items.sort(key=lambda item: item.path.stem not in OPTIMISED)  # first, so that they find no code in memory that is not optimised
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if not marked:

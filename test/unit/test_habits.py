@@ -4,6 +4,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -292,3 +293,10 @@ def test_engines_with_dropout_evaluate_without() -> None:
     tensors = [x.transpose(1, 2).contiguous() for x in (Q, K, V)]
     assert not torch.equal(engine(*tensors), engine(*tensors))
     assert torch.equal(engine.eval()(*tensors), engine(*tensors))
+
+
+def test_names_of_cases_hold_no_addresses(request: pytest.FixtureRequest) -> None:
+    conftest = request.config.pluginmanager.get_plugin(str(request.config.rootpath / "test" / "conftest.py"))
+    case = SimpleNamespace(nodeid=f"test_x.py::test_y[{error_of}]")
+    with pytest.raises(pytest.UsageError, match="names of cases hold addresses in memory"):
+        conftest.pytest_collection_modifyitems([case])  # type: ignore[union-attr]

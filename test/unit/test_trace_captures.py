@@ -261,3 +261,13 @@ def test_what_torch_computes_of_captured_tensors_is_captured() -> None:
     assert item.reusable and names(item) == [("table_item", "float")]
     hidden = traced(lambda score, b, h, q_idx, kv_idx: score * getattr(math, "slopes", table)[h])
     assert not hidden.reusable
+
+
+def test_names_are_words_of_options() -> None:
+    """Derivatives name captured tensors in options of passes, and keys of dictionaries may be any text."""
+    tables = {"by key": torch.ones(LENGTH), "by+key": torch.ones(LENGTH), "a={b}, c": torch.ones(LENGTH)}
+
+    def score_mod(score: Any, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return score + tables["by key"][kv_idx] * tables["by+key"][kv_idx] + tables["a={b}, c"][kv_idx]
+
+    assert [name for name, _ in names(traced(score_mod))] == ["by_key", "by_key_1", "a_b_c"]

@@ -1,4 +1,4 @@
-"""Backward passes whose maps need numbers made late, terms of places, or rounded tiles: evaluated in every schedule, and with faults."""
+"""Backward passes whose maps need numbers made late, terms of places, or rounded tiles: evaluated in several schedules, and with faults."""
 
 from typing import Any
 
@@ -82,10 +82,11 @@ def problem(form: str, length: int) -> Problem:
     return [x.detach() if isinstance(x, torch.Tensor) else x for x in inputs], torch.autograd.grad(o, wide, do.double())
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_every_schedule(form: str) -> None:
+@pytest.mark.parametrize(("form", "step"), [("sloped", 2), ("retention", 4), ("narrow", 4), ("softcap", 4)])
+def test_schedules(form: str, step: int) -> None:
+    """Two blocks of keys and three of queries; some schedules each, as one takes a second, the last of which draws at random."""
     made = program(form)
-    right_in_each(made, schedules_of(pairs_of(made)).values(), problem(form, 200))
+    right_in_each(made, list(schedules_of(pairs_of(made)).values())[::step], problem(form, 130))
 
 
 @pytest.mark.parametrize("length", [1, 17, 127])

@@ -1,6 +1,7 @@
 """Traces a whole attention: mods, mask and row become one module, with the list of what it captures."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from attn_mlir.frontend.values import Value, wrap
 
 __all__ = ["Definition", "Traced", "trace"]
 
+_NO_OPTION = re.compile(r"""[\s"'+,={}]+""")
 _POSITION = tuple(Parameter(name, "int", nonnegative=True) for name in ("b", "h", "q_idx"))
 _KEY = Parameter("kv_idx", "int", nonnegative=True)
 _ROW_KEY = Parameter("kv_idx", "int", varying=True, nonnegative=True)
@@ -261,14 +263,14 @@ def _row_piece(state: Trace, definition: Definition, rebind: Rebinder, count: in
 
 
 def unique(captures: Sequence[Captured]) -> list[Captured]:
-    """The captures under names that differ."""
+    """The captures under names that differ, and that options of passes can hold: keys of dictionaries are any text."""
     taken = {"q", "k", "v"}
     unique = []
     for captured in captures:
-        name, number = captured.name, 0
+        name, number = (plain := _NO_OPTION.sub("_", captured.name)), 0
         while name in taken:
             number += 1
-            name = f"{captured.name}_{number}"
+            name = f"{plain}_{number}"
         taken.add(name)
         unique.append(dataclasses.replace(captured, name=name))
     return unique
