@@ -10,7 +10,7 @@ from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.dialects.numbers import i64, number
-from attn_mlir.dialects.warp.barriers import IN_TURN
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
@@ -29,8 +29,8 @@ _OF_WARPS = ("warp.transpose", "warp.make_rows", _PAGES)
 class SpecializeWarps(Pass):
     """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
     Where it transposes tiles or adds up numbers of rows, too, or copies rows that lie in pages, the producer has four warps. The thread
-    that copies a tile waits for its stage alone then: nobody waits for warps that do not fill it, which would fall behind, and miss a
-    phase, where a tile has no keys. So does the warp that copies a window, or makes the numbers of a stage, which takes stages in turn.
+    or warp that copies a tile waits for its stage alone then: nobody waits for warps that do not fill it, which would fall behind, and
+    miss a phase, where a tile has no keys. So does the warp that copies a window, or makes a stage's numbers, which takes stages in turn.
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
@@ -102,23 +102,30 @@ Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
 
 def _unwrapped(issues: list[ir.Operation], warps: int) -> Special:
     """The producer has one warpgroup, of so many warps: it does what stood in a condition on which one it is."""
+    paged = any(find_all(issue, _PAGES) for issue in issues)
 
     def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:
         if op not in issues:
             return False
         made = [clone_op(view.operation, known) for view in list(op.regions[0].blocks[0].operations)[:-1]]
         if warps > 1:
-            _wait_alone(made)
+            _wait_alone(made, paged)
         return True
 
     return special
 
 
-def _wait_alone(ops: list[ir.Operation]) -> None:
-    """Lets the thread that an op elects, or the warp whose turn it is, wait for what all waited for right before it."""
+def _wait_alone(ops: list[ir.Operation], paged: bool) -> None:
+    """Lets the thread that an op elects, its warp, or the one whose turn it is wait for what all waited for right before it.
+
+    Of its warp, but for pages: in kernels of 8 bits consumers spilled where the thread waited.
+    """
     for wait, op in itertools.pairwise(ops):
         if wait.name == "warp.wait" and op.name == "warp.elect":
-            wait.move_before(op.regions[0].blocks[0].operations[0])
+            if paged:
+                wait.move_before(op.regions[0].blocks[0].operations[0])
+            else:
+                wait.attributes[FIRST_WARP] = ir.UnitAttr.get()
         elif wait.name == "warp.wait" and op.name == "warp.make_rows":
             wait.attributes[IN_TURN] = ir.UnitAttr.get()
 

@@ -4,7 +4,7 @@ from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.dialects.regions import around
-from attn_mlir.dialects.warp.barriers import IN_TURN
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir
 
@@ -56,6 +56,8 @@ def _arrive_expect(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: 
 
 def _wait(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str, phase: str) -> None:
     turn = is_turn(op, stage) if IN_TURN in op.attributes else ""
+    if FIRST_WARP in op.attributes:
+        printer.line(f"if ({_ALONE})")
     printer.line(f"{f'if ({turn}) ' if turn and turn != _ALONE else ''}attn::barrier_wait({at(barrier, stage)}, {phase});")
 
 

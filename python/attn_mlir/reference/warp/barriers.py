@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from attn_mlir.dialects.warp.barriers import IN_TURN
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
@@ -75,7 +75,7 @@ def _wait(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier],
     if unit.waited.get(id(slot), -2) >= slot.phase - 1:
         raise Fault("wrong phase", inst.location, f"waits for phase {slot.phase - 1} of stage {stage} again: the next has another parity")
     unit.waited[id(slot)] = slot.phase - 1
-    waiting = [in_turn(unit, stage)] if IN_TURN in inst.attributes else unit.active
+    waiting = [in_turn(unit, stage)] if IN_TURN in inst.attributes else unit.active[: 1 if FIRST_WARP in inst.attributes else None]
     slot.waits += [(warp.key, warp.epoch, inst.location) for warp in waiting]
     for warp in waiting:
         warp.clocks.join(slot.last)
