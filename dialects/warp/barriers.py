@@ -42,10 +42,18 @@ class ArriveExpectOp(Warp.Operation, name="arrive_expect"):
         )
 
 
+IN_TURN = "in_turn"
+"""Marks a wait of one warp of a warpgroup, which takes the stage."""
+FIRST_WARP = "first_warp"
+"""Marks a wait of the first warp of a warpgroup."""
+
+
 class WaitOp(Warp.Operation, name="wait"):
     """Waits until the phase of this parity of the barrier of a stage is over. The first phase has parity 0.
 
-    A stage that nobody has used yet is waited for with parity 1: the phase before the first one counts as over.
+    A stage that nobody has used yet is waited for with parity 1: the phase before the first one counts as over. A warp for which nobody
+    waits would miss a phase, if it were late by two: with `in_turn`, a mark, that warp alone waits which takes the stage in
+    `warp.make_rows` or `warp.copy_window_async`, and with `first_warp`, another one, the warp of `warp.elect`.
     """
 
     barrier: ext.Operand[BarrierType]

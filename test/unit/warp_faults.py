@@ -29,6 +29,7 @@ class Planted:
 
 _LATE = "overwritten while read"
 _EARLY = "read before full"
+_MISSED = "wrong phase missed phase"
 _TWICE = "overwritten twice"
 FAULTS = [
     Planted("no wait for the first keys", _EARLY, lambda e: e.drop("wait", 0, "k_full", "consumer")),
@@ -46,9 +47,9 @@ FAULTS = [
     Planted("half of the bytes announced", f"{_EARLY} deadlock", lambda e: e.set("arrive_expect", "bytes", 4096, 0, "k_full")),
     Planted("twice the bytes announced", "deadlock", lambda e: e.set("arrive_expect", "bytes", 16384, 0, "k_full")),
     Planted("copy that counts at another barrier", f"{_EARLY} deadlock", two_barriers),
-    Planted("wrong phase of keys", f"wrong phase {_EARLY} deadlock", lambda e: e.flip(e.find("wait", 1, "k_full", "consumer"))),
+    Planted("wrong phase of keys", f"{_MISSED} {_EARLY} deadlock", lambda e: e.flip(e.find("wait", 1, "k_full", "consumer"))),
     Planted("wrong phase of free values", f"{_LATE} deadlock wrong phase", lambda e: e.flip(e.find("wait", 0, "v_free", "producer"))),
-    Planted("wrong phase of queries", f"wrong phase {_EARLY} deadlock", lambda e: e.flip(e.find("wait", 0, "q_full", "consumer"))),
+    Planted("wrong phase of queries", f"{_MISSED} {_EARLY} deadlock", lambda e: e.flip(e.find("wait", 0, "q_full", "consumer"))),
     Planted("tiles of keys in a stage less than there are barriers", f"{_LATE} {_TWICE}", two_stages_of("k")),
     Planted("tiles of values in a stage less than there are barriers", f"{_LATE} {_TWICE}", two_stages_of("v")),
     Planted("a stage less in memory", "no such stage", lambda e: e.retype(e.buffers["k"], "memref<2x64x64xf16, #warp.shared<128 : i64>>")),

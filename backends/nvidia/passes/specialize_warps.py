@@ -1,5 +1,6 @@
 """Gives copies to a warp of their own: a producer beside the consumers."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ from attn_mlir.backends.nvidia.forming.facts import chosen, launch_registers
 from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
 from attn_mlir.backends.nvidia.forming.slicing import Slice
 from attn_mlir.dialects.numbers import i64, number
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import clone_op, find_all, maker, walk
@@ -26,9 +28,9 @@ _OF_WARPS = ("warp.transpose", "warp.make_rows", _PAGES)
 @dataclass(frozen=True)
 class SpecializeWarps(Pass):
     """Splits the only role of a kernel: a producer, one warp, runs what its first warpgroup alone did, copies; consumers run the rest.
-    Where it transposes tiles or adds up numbers of rows, too, or copies rows that lie in pages, the producer has four warps. Beside pages
-    the thread that copies another tile waits for its stage alone: warps that do not fill it would fall behind, and miss a phase, where a
-    tile has no keys.
+    Where it transposes tiles or adds up numbers of rows, too, or copies rows that lie in pages, the producer has four warps. The thread
+    or warp that copies a tile waits for its stage alone then: nobody waits for warps that do not fill it, which would fall behind, and
+    miss a phase, where a tile has no keys. So does the warp that copies a window, or makes a stage's numbers, which takes stages in turn.
 
     Both keep the loops and conditions that their ops stand in, and compute the numbers that they need; what a loop carries for the other
     role alone goes. Copies then run ahead of their use as far as free stages let them. `producer_registers` and `consumer_registers`, or
@@ -59,7 +61,13 @@ class SpecializeWarps(Pass):
         kernel.attributes["registers"] = i64(launch)
         with role.location, ir.InsertionPoint(role):
             warps = rings.WARPS if any(op.name in _OF_WARPS for op in inside) else 1
-            _make("producer", {"warpgroups": 1, "warps": warps, "registers": producer}, role, Slice(block, inside), _unwrapped(issues))
+            _make(
+                "producer",
+                {"warpgroups": 1, "warps": warps, "registers": producer},
+                role,
+                Slice(block, inside),
+                _unwrapped(issues, warps),
+            )
             others = [op for op in walk(role) if op.name.startswith(("warp.", "memref.store")) and op.name not in PURE and op not in inside]
             numbers = {"warpgroups": number(role, "warpgroups"), "warps": 4, "registers": consumer}
             _make("consumer", numbers, role, Slice(block, others), _dropped(issues))
@@ -92,27 +100,34 @@ def is_alone(op: ir.Operation, warpgroup: ir.Value, *names: str) -> bool:
 Special = Callable[[ir.Operation, dict[ir.Value, ir.Value]], bool]
 
 
-def _unwrapped(issues: list[ir.Operation]) -> Special:
-    """The producer has one warpgroup: it does what stood in a condition on which one it is."""
-
+def _unwrapped(issues: list[ir.Operation], warps: int) -> Special:
+    """The producer has one warpgroup, of so many warps: it does what stood in a condition on which one it is."""
     paged = any(find_all(issue, _PAGES) for issue in issues)
 
     def special(op: ir.Operation, known: dict[ir.Value, ir.Value]) -> bool:
         if op not in issues:
             return False
         made = [clone_op(view.operation, known) for view in list(op.regions[0].blocks[0].operations)[:-1]]
-        if paged and made[-1].name == "warp.elect":
-            _wait_inside(made)
+        if warps > 1:
+            _wait_alone(made, paged)
         return True
 
     return special
 
 
-def _wait_inside(ops: list[ir.Operation]) -> None:
-    """Lets the thread that an op elects wait for what all waited for right before it."""
-    *_, wait, elect = ops
-    if wait.name == "warp.wait":
-        wait.move_before(elect.regions[0].blocks[0].operations[0])
+def _wait_alone(ops: list[ir.Operation], paged: bool) -> None:
+    """Lets the thread that an op elects, its warp, or the one whose turn it is wait for what all waited for right before it.
+
+    Of its warp, but for pages: in kernels of 8 bits consumers spilled where the thread waited.
+    """
+    for wait, op in itertools.pairwise(ops):
+        if wait.name == "warp.wait" and op.name == "warp.elect":
+            if paged:
+                wait.move_before(op.regions[0].blocks[0].operations[0])
+            else:
+                wait.attributes[FIRST_WARP] = ir.UnitAttr.get()
+        elif wait.name == "warp.wait" and op.name == "warp.make_rows":
+            wait.attributes[IN_TURN] = ir.UnitAttr.get()
 
 
 def _dropped(issues: list[ir.Operation]) -> Special:

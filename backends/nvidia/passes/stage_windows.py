@@ -12,6 +12,7 @@ from attn_mlir.backends.nvidia.forming.window_places import WindowRead, copies_b
 from attn_mlir.backends.nvidia.passes.specialize_warps import is_alone
 from attn_mlir.dialects.numbers import number
 from attn_mlir.dialects.warp import build
+from attn_mlir.dialects.warp.barriers import IN_TURN
 from attn_mlir.dialects.warp.kinds import bytes_of
 from attn_mlir.dialects.warp.layouts import fragment
 from attn_mlir.dialects.warp.windows import WINDOW_SWIZZLE
@@ -145,7 +146,8 @@ class StagedWindow:
             other = arith.XOrIOp(phase, build.index(1)).result
             for warpgroup in range(ring.warpgroups):
                 at = arith.AddIOp(build.index(warpgroup * depth), stage).result
-                build.op("wait", [free, at, other])
+                wait = build.op("wait", [free, at, other])
+                wait.attributes[IN_TURN] = ir.UnitAttr.get()
                 places = [read.place(n, warpgroup * ROWS) for n in range(len(read.terms))]
                 build.op("copy_window_async", [self.source, *places, ring.view(buffer, at), full, at], rows=read.rows)
         with self.first.location, ir.InsertionPoint(self._wait()):

@@ -2,16 +2,26 @@
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.warp.printer import Rule, WarpPrinter, plain
+from attn_mlir.backends.nvidia.warp.scalars import operand
+from attn_mlir.dialects.regions import around
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
 from attn_mlir.mlir import ir
 
 BYTES = 8
 """Of an mbarrier."""
+_ALONE = "warp == 0"
 
 
 def at(barrier: str, stage: str) -> str:
     """The address of the barrier of a stage."""
     return barrier if stage == "0" else f"{barrier} + {stage} * {BYTES}"
+
+
+def is_turn(op: ir.Operation, stage: str) -> str:
+    """Whether a warp takes this stage, where those of a warpgroup do so in turn: the first one starts copies, and must not wait."""
+    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
+    return f"warp == 1 + {operand(stage)} % {warps - 1}" if warps > 1 else _ALONE
 
 
 def _mbarrier(printer: WarpPrinter, op: ir.Operation) -> None:
@@ -45,7 +55,10 @@ def _arrive_expect(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: 
 
 
 def _wait(printer: WarpPrinter, op: ir.Operation, barrier: str, stage: str, phase: str) -> None:
-    printer.line(f"attn::barrier_wait({at(barrier, stage)}, {phase});")
+    turn = is_turn(op, stage) if IN_TURN in op.attributes else ""
+    if FIRST_WARP in op.attributes:
+        printer.line(f"if ({_ALONE})")
+    printer.line(f"{f'if ({turn}) ' if turn and turn != _ALONE else ''}attn::barrier_wait({at(barrier, stage)}, {phase});")
 
 
 def _named_sync(printer: WarpPrinter, op: ir.Operation, number: str) -> None:

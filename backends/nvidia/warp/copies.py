@@ -4,11 +4,10 @@ from typing import Any
 
 from attn_mlir.backends.gpu.scalar_printer import float_literal
 from attn_mlir.backends.gpu.structure import constant
-from attn_mlir.backends.nvidia.warp.barriers import at
+from attn_mlir.backends.nvidia.warp.barriers import at, is_turn
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import HEADER, TILE_ROWS, columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
-from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.copies import SLOPE, TURNED
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
@@ -87,9 +86,7 @@ def _make_rows(printer: WarpPrinter, op: ir.Operation, target: str, barrier: str
     count, block = op.operands[0].type.shape[1], op.regions[0].blocks[0]
     printer.headers[_SUMS] = None
     numbers, each = printer.names.fresh("numbers"), count // 32
-    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
-    # The first warp starts copies, and must not wait for numbers meanwhile.
-    with printer.writer.block(f"if (warp == 1 + {stage} % {warps - 1})" if warps > 1 else "if (warp == 0)"):
+    with printer.writer.block(f"if ({is_turn(op, stage)})"):
         printer.line(f"float {numbers}[{each}];")
         with printer.writer.unrolled("r", each):
             printer.line(f"const int {printer.name(block.arguments[0], 'place')} = lane * {each} + r;")

@@ -4,13 +4,12 @@ from typing import Any
 
 from attn_mlir.backends.gpu.scalar_ops import c_type
 from attn_mlir.backends.nvidia.warp import memory as memory_rules
-from attn_mlir.backends.nvidia.warp.barriers import at
+from attn_mlir.backends.nvidia.warp.barriers import at, is_turn
 from attn_mlir.backends.nvidia.warp.elements import element
 from attn_mlir.backends.nvidia.warp.memory import columns_of, lane_here
 from attn_mlir.backends.nvidia.warp.printer import Address, Rule, WarpPrinter, plain
 from attn_mlir.backends.nvidia.warp.scalars import operand
 from attn_mlir.diagnostics import source_line
-from attn_mlir.dialects.regions import around
 from attn_mlir.dialects.warp.kinds import bytes_of, is_tile
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
@@ -32,9 +31,8 @@ def _copy(printer: WarpPrinter, op: ir.Operation, source: ir.Value, *operands: A
     map_ = sizes.window(source, rows - last - 1, width, height)
     outer = [places[n] for n in range(last - 1, -1, -1) if n != rows]
     others = "".join(f", {place}" for place in [*outer, *["0"] * (2 - len(outer))])
-    warps = plain(next(above for above in around(op) if above.name == "warp.role"), "warps")
     chosen = printer.names.fresh("copies")
-    printer.line(f"const bool {chosen} = warp == {f'1 + {operand(stage)} % {warps - 1}' if warps > 1 else '0'};")
+    printer.line(f"const bool {chosen} = {is_turn(op, stage)};")
     with printer.writer.block(f"if ({chosen} && attn::is_described({map_}))"):
         with printer.writer.block("if (lane == 0)"):
             printer.line(f"attn::barrier_arrive_expect({full}, {bytes_of(type_)});")

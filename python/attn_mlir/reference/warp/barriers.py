@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from attn_mlir.dialects.warp.barriers import FIRST_WARP, IN_TURN
 from attn_mlir.dialects.warp.kinds import stages_and_arrivals
-from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks
+from attn_mlir.reference.warp.clocks import Access, Barrier, Clocks, WarpClock
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.program import Inst
@@ -30,23 +31,32 @@ def stage_of(inst: Inst, stages: list[Barrier], stage: int) -> Barrier:
     return stages[stage]
 
 
-def land_by_halves(machine: Machine, inst: Inst, slot: Barrier, access: Access, copied: tuple[np.ndarray, np.ndarray]) -> None:
+def land_by_halves(
+    machine: Machine, inst: Inst, slot: Barrier, by: tuple[WarpClock, Access], copied: tuple[np.ndarray, np.ndarray]
+) -> None:
     """What half of the lanes copy, every second number or row, lands on its own, at any time from now on; each of them arrives then.
 
     `copied`: where it lands, which is unknown until then, and what.
     """
-    (to, landed), left = copied, [2]
+    (warp, access), (to, landed), left = by, copied, [2]
+    issued = Clocks.issued(warp)
     to[:] = np.nan
 
     def land(first: int) -> None:
         to[first::2] = landed[first::2]
         left[0] -= 1
         access.epoch = None if left[0] else 1
-        slot.arrive(Clocks() if left[0] else Clocks.after(access.key), machine.lanes // 2)
+        slot.arrive(issued if left[0] else Clocks.after(access.key), machine.lanes // 2)
         if slot.missing < 0:
             raise Fault("too many arrivals", inst.location, f"lanes arrive when {slot}")
 
     machine.events += [lambda: land(0), lambda: land(1)]
+
+
+def in_turn(unit: Warpgroup, stage: int) -> WarpClock:
+    """The warp that takes a stage where those of a warpgroup do so in turn: the first one only where it is alone."""
+    others = unit.active[1:] or unit.active
+    return others[stage % len(others)]
 
 
 def _arrive(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier], stage: int) -> Steps:
@@ -65,7 +75,9 @@ def _wait(machine: Machine, unit: Warpgroup, inst: Inst, barrier: list[Barrier],
     if unit.waited.get(id(slot), -2) >= slot.phase - 1:
         raise Fault("wrong phase", inst.location, f"waits for phase {slot.phase - 1} of stage {stage} again: the next has another parity")
     unit.waited[id(slot)] = slot.phase - 1
-    for warp in unit.active:
+    waiting = [in_turn(unit, stage)] if IN_TURN in inst.attributes else unit.active[: 1 if FIRST_WARP in inst.attributes else None]
+    slot.waits += [(warp.key, warp.epoch, inst.location) for warp in waiting]
+    for warp in waiting:
         warp.clocks.join(slot.last)
 
 

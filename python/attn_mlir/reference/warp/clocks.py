@@ -10,6 +10,13 @@ from dataclasses import dataclass, field
 from attn_mlir.mlir import ir
 from attn_mlir.reference.warp.faults import Fault, line_of
 
+ISSUED = "issued"
+"""Marks epochs that who had issued a copy knew of: who knows that this is over knows how far warps were, and of nothing that they wrote."""
+
+
+def _is_issued(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[0] == ISSUED
+
 
 @dataclass(slots=True)
 class Clock:
@@ -46,6 +53,14 @@ class Clocks:
         """Learns what another has seen."""
         self.seen.join(other.seen)
         self.fenced.join(other.fenced)
+
+    @classmethod
+    def issued(cls, warp: "WarpClock") -> "Clocks":
+        """How far warps were when one issued a copy."""
+        told, epochs = Clock(), warp.clocks.seen.warps | {warp.key: warp.epoch}
+        told.join(Clock({key: epoch for key, epoch in epochs.items() if _is_issued(key)}))
+        told.join(Clock({(ISSUED, key): epoch for key, epoch in epochs.items() if not _is_issued(key)}))
+        return cls(told)
 
     @classmethod
     def after(cls, copy: Hashable) -> "Clocks":
@@ -96,13 +111,25 @@ class Barrier:
     last: Clocks = field(default_factory=Clocks)
     awaited: bool = False
     """Of a named barrier: whether someone waits for the phase at hand."""
+    waits: list[tuple[Hashable, int, ir.Location]] = field(default_factory=list)
+    """Warps that have waited for the last phase, the epochs in which they did, and where."""
 
     def arrive(self, clocks: Clocks, count: int = 1, bytes_: int = 0) -> None:
         """So many arrivals, and bytes that are announced, or have come (negative)."""
         self.missing, self.bytes = self.missing - count, self.bytes + bytes_
         self.gathered.join(clocks)
         if self.missing == 0 and self.bytes == 0:
+            self._check_waits()
             self.phase, self.missing, self.last, self.gathered = self.phase + 1, self.arrivals, self.gathered, Clocks()
+
+    def _check_waits(self) -> None:
+        """A phase is over: raises Fault where a warp may still wait for the one before, as it sees a parity alone."""
+        for key, epoch, location in self.waits:
+            known = self.gathered.seen.warps
+            if max(known.get(key, -1), known.get((ISSUED, key), -1)) < epoch:
+                late = f"a warp that is late here may find phase {self.phase} over, which has the other parity"
+                raise Fault("missed phase", location, f"{late}: nobody waits for that warp")
+        self.waits.clear()
 
     def __str__(self) -> str:
         return f"phase {self.phase}, {self.missing} of {self.arrivals} arrivals and {self.bytes} bytes missing"

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from attn_mlir.reference.warp.barriers import stage_of
+from attn_mlir.reference.warp.barriers import in_turn, stage_of
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
 from attn_mlir.reference.warp.memory import numbers_of
@@ -15,8 +15,7 @@ from attn_mlir.reference.warp.units import Buffer, Steps, Warpgroup
 def _make_rows(machine: Machine, unit: Warpgroup, inst: Inst, target: Buffer, barrier: Any, stage: int) -> Steps:
     """Ordinary reads and writes of the stage's warp, which then arrives."""
     count, active = target.array.shape[1], unit.active
-    others = active[1:] or active
-    unit.active = others[stage % len(others) :][:1]
+    unit.active = [in_turn(unit, stage)]
     unit.values.update(zip(inst.blocks[0][0], [np.arange(count)], strict=True))
     (numbers,) = yield from machine.run(unit, inst.blocks[0])
     yield

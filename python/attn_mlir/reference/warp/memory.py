@@ -278,7 +278,7 @@ def _copy_rows_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: A
         places = np.minimum(np.arange(len(landed)), skipped + len(found) - 1).astype(np.float32)
         sums = np.float32(inst.attributes["factor"]) * landed.astype(np.float32) + np.float32(slope[0]) * places
         landed = np.minimum(sums, np.float32(inst.attributes["most"]))
-    land_by_halves(machine, inst, slot, access, (target.array[stage], landed))
+    land_by_halves(machine, inst, slot, (warp, access), (target.array[stage], landed))
 
 
 def _store_async(machine: Machine, unit: Warpgroup, inst: Inst, *operands: Any) -> Steps:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from attn_mlir.reference.warp import memory
-from attn_mlir.reference.warp.barriers import land_by_halves, stage_of
+from attn_mlir.reference.warp.barriers import in_turn, land_by_halves, stage_of
 from attn_mlir.reference.warp.clocks import Access
 from attn_mlir.reference.warp.faults import Fault
 from attn_mlir.reference.warp.machine import Machine, Rule
@@ -17,14 +17,10 @@ def _copy_window_async(machine: Machine, unit: Warpgroup, inst: Inst, source: Te
     """A copy of a window by lanes."""
     *places, view, barrier, stage = operands
     yield
-    slot, access, others = (
-        stage_of(inst, barrier, stage),
-        Access(("copy", next(machine.ids)), inst.location),
-        unit.active[1:] or unit.active,
-    )
-    warp = others[stage % len(others)]
+    slot, access = stage_of(inst, barrier, stage), Access(("copy", next(machine.ids)), inst.location)
+    warp = in_turn(unit, stage)
     machine.accesses.write(view.cells(), warp, access)
-    land_by_halves(machine, inst, slot, access, (view.array, _window(inst, source, places, view.array.shape)))
+    land_by_halves(machine, inst, slot, (warp, access), (view.array, _window(inst, source, places, view.array.shape)))
 
 
 def _window(inst: Inst, source: Tensor, places: list[int], shape: tuple[int, int]) -> np.ndarray:
