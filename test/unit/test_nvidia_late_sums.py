@@ -86,7 +86,7 @@ def test_weights_lie_as_rows_of_queries(name: str) -> None:
     assert schedule["exchange"] == "queries" and "_ta" not in body and "odd_row" not in body and "attn::store_matrices(exchange" not in body
     ((_, code),) = kernels(name, 128, choices='{exchange = "keys"}')
     body = code.source.split("__global__")[1]
-    assert "_ss_f16_ta_tb(" in body and "odd_row" in body and "attn::store_transposed(" not in body
+    assert "_ss_f16_ta_tb(" in body and "odd_row" in body and "attn::store_matrices_transposed(" not in body
 
 
 def test_named_barriers_differ() -> None:

@@ -31,7 +31,7 @@
 // CHECK-NEXT:    attn::hold(product);
 // CHECK:         attn::wgmma_m64n64k16_rs_f16_tb([[DV:sum[_0-9]*]], {{[a-z_0-9]+}}[0]
 // CHECK:         attn::named_sync(12 + step % 2 * 2 + warpgroup, 256);
-// CHECK:         attn::store_transposed(exchange
+// CHECK:         attn::store_matrices_transposed(exchange
 // CHECK:         attn::fence_proxy_async();
 // CHECK-NEXT:    attn::named_arrive(10 + step % 2, 384);
 // CHECK-NEXT:    attn::wgmma_begin();
