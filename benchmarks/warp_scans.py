@@ -27,16 +27,19 @@ from unittest import mock
 import torch
 from dropout_variants import save, timed
 
-from attn_mlir.backends.nvidia import driver, thresholds
+from attn_mlir.backends.nvidia import driver
 from attn_mlir.backends.nvidia.compile import compile_all
 from attn_mlir.backends.nvidia.compiled_kernels import unpack
 from attn_mlir.backends.nvidia.derivatives import derivative
+from attn_mlir.backends.nvidia.forming.chunk_rows import rows_and_state
+from attn_mlir.backends.nvidia.forming.chunks import adds_to_state
 from attn_mlir.backends.nvidia.program import NvidiaLaunchPlan
 from attn_mlir.backends.nvidia.warp import emitter as warp_emitter
 from attn_mlir.backends.program import prepare_derivative
 from attn_mlir.errors import AttnError
 from attn_mlir.frontend.emit import Inputs
 from attn_mlir.frontend.linear import LinearDefinition, trace_linear
+from attn_mlir.mlir import ir
 
 SIZES = ((64, 64), (64, 128), (128, 64), (128, 128), (256, 64), (256, 128), (256, 256))
 KINDS, SEGMENT = ("fwd", "state", "dv", "side", "side-dv", "bwd", "seg", "bwd-seg"), 1024
@@ -86,7 +89,7 @@ class Case:
         form = prepare_derivative("", [], segment=segment) if self.forward else derivative("bwd", wanted, "sm_90a", segment)
         if not self.whole:
             return driver._lower(text, *form, {"arch": "sm_90a", "emitter": emitter, **choices})  # pyright: ignore[reportPrivateUsage]
-        patches = {"hopper": (warp_emitter, "makes_scan", lambda kernel: False), "warp": (thresholds, "HOPPER_PRODUCTS", frozenset()),
+        patches = {"hopper": (warp_emitter, "makes_scan", lambda kernel: False), "warp": (warp_emitter, "makes_scan", _is_scan),
                    "states": (warp_emitter, "rows_and_state", lambda kernel: ())}  # fmt: skip
         with ExitStack() as stack:
             if emitter in patches:
@@ -133,6 +136,11 @@ class Case:
         state, whole = inputs[-1].double(), sums[:, :, -1:]
         o = pairs @ v + (q * sums.exp().unsqueeze(3)) @ state
         return [o, whole.exp().unsqueeze(3) * state + (k * (whole - sums).exp().unsqueeze(3)).mT @ v]
+
+
+def _is_scan(kernel: ir.Operation) -> bool:
+    """Whether passes form a scan over chunks, whoever makes it faster."""
+    return bool(adds_to_state(kernel) or rows_and_state(kernel))
 
 
 def cases(only: str) -> Iterator[Case]:

@@ -10,11 +10,15 @@ from dataclasses import replace
 from attn_mlir.backends.gpu.compiled_kernels import GpuKernel
 from attn_mlir.backends.host import Host, HostStep
 
+_IN_PLACE = ("pointer", "size", "stride", "scalar", "blocks")
+"""Kinds of parameters of kernels that read tensors of any strides."""
+
 
 def overlapped(host: Host, units: Mapping[str, GpuKernel]) -> dict[str, GpuKernel]:
     """The kernels, those marked that start beside the one before them: of pairs of neighbours that do not overlap otherwise.
 
-    What the earlier one of a pair reads outlives the later one, whose results may have the places of what nothing reads any more.
+    What the earlier one of a pair reads and makes outlives the later one, whose results may have the places of what nothing reads any
+    more. That holds for arguments, too: a program reads some of them as copies, which it frees behind their last reader.
     """
     found, early = dict(units), False
     last = _last_readers(host)
@@ -22,7 +26,7 @@ def overlapped(host: Host, units: Mapping[str, GpuKernel]) -> dict[str, GpuKerne
     for place, (step, after) in enumerate(zip(host.steps, host.steps[1:], strict=False)):
         made = range(values, values + len(step.results))
         values = made.stop
-        apart = not set(made) & set(after.operands) and all(last[value] > place for value in step.operands if value >= len(host.arguments))
+        apart = not set(made) & set(after.operands) and all(last.get(value, -1) > place for value in (*step.operands, *made))
         early = not early and apart and _overlaps(step, units) and _overlaps(after, units) and _is_alone(host, after)
         if early:
             unit = units[after.kernel]
@@ -37,7 +41,9 @@ def _last_readers(host: Host) -> dict[int, int]:
 
 
 def _overlaps(step: HostStep, units: Mapping[str, GpuKernel]) -> bool:
-    return step.kernel in units and units[step.kernel].code.overlaps
+    """Whether a step's kernel may have neighbours, and reads its operands where they are: a copy would be freed while it runs."""
+    code = units[step.kernel].code if step.kernel in units else None
+    return code is not None and code.overlaps and all(part.kind in _IN_PLACE and not part.align for part in code.parameters)
 
 
 def _is_alone(host: Host, step: HostStep) -> bool:

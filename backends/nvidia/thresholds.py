@@ -176,10 +176,15 @@ PAGED_REGISTERS: Annotated[dict[int, int], Provenance("2026-11-28", "ptxas", "do
 """Those of warps that copy rows from pages, beside so many warpgroups of consumers."""
 STATE_REGISTERS: Annotated[int, Provenance("2026-11-27", "ptxas", "docs/notes/linear-sequences.md")] = 40
 """Those of each thread at launch of a scan that gives states alone, beside a consumer's part of one: with fewer, ptxas fails."""
+HOPPER_ROWS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset({
+    (64, 128),
+})  # fmt: skip
+"""Of scans with rows that the Hopper emitter makes faster than the `warp` dialect where programs are few: columns of the state, and of rows
+of one program."""
 HOPPER_PRODUCTS: Annotated[frozenset[tuple[int, int]], Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = frozenset({
     (128, 128), (256, 64), (256, 128),
 })  # fmt: skip
-"""Of scans with products that the Hopper emitter makes faster than the `warp` dialect: columns of the state, and of rows of one program."""
+"""And of those with products, of bf16 and of f16."""
 WIDE_CHUNK: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = 48 * 1024
 """Bytes of a chunk's tiles from which on three stages of scans with rows are as many as pay: a fourth one cost 1 to 2%."""
 LATE_VALUES: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/linear-emitters.md")] = 256

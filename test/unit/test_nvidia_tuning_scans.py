@@ -122,6 +122,25 @@ def test_needs_are_near_those_of_the_kernel() -> None:
     assert scan_cost(GRADIENT, {"block_kv": 64, "stages": 2}, HOPPER, WORK).shared == pytest.approx(109088, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("element", "sizes", "forward", "backward"),
+    [
+        ("bf16", (64, 64), "warp", ["warp"] * 3),
+        ("bf16", (64, 128), "hopper", ["warp", "warp", "hopper"]),
+        ("bf16", (128, 64), "warp", ["hopper", "hopper", "warp"]),
+        ("f16", (128, 128), "warp", ["hopper", "hopper", "warp"]),
+    ],
+    ids=str,
+)
+def test_scans_are_made_by_what_is_faster(element: str, sizes: tuple[int, int], forward: str, backward: list[str]) -> None:
+    """Rows of o; of dq and dk, with products, whose rows have the columns of q and k, and of dv."""
+    text = traced(element, *sizes)
+    assert schedule(text)["emitter"] == forward
+    differentiate = "attn-simplify,attn-recover-rows,attn-differentiate{functions=bwd wrt=q+k+v+arg3 only=true}"
+    found = schedules(text, f"{differentiate},attn-outline{{keep-hosts=false}}")
+    assert [each["emitter"] for each in found] == backward
+
+
 def test_choices_reach_chunks_columns_and_the_emitter() -> None:
     text = traced()
     untuned = schedule(text)

@@ -9,6 +9,9 @@ from attn_mlir.backends.nvidia.hopper.core import Core
 from attn_mlir.backends.nvidia.hopper.memory import SharedAllocator
 from attn_mlir.mlir import ir
 
+WORDS = "#define ATTN_DESCRIPTOR_WORDS"
+"""In front of headers: words of descriptors are added to apart (`advance` in attn_wgmma.cuh)."""
+
 
 def header(*more: str) -> str:
     """The device helpers that every kernel includes, and those of further files."""
@@ -47,7 +50,8 @@ def kernel_code(core: Core, memory: SharedAllocator, threads: int, occupancy: in
     """A kernel that knows its program (`block`, `head`, `batch`): its CUDA file, with headers of these names, and how to launch it."""
     name = ir.StringAttr(core.kernel.attributes["sym_name"]).value
     places = "block = blockIdx.x, head = blockIdx.y, batch = blockIdx.z, "
-    source = function_source(core, memory, threads, *helpers, occupancy=occupancy, places=places)
+    # With descriptors advanced by one instruction, ptxas spills in scans of 256 x 128 with products, and serialises those of wgmma (C7512).
+    source = f"{WORDS}\n{function_source(core, memory, threads, *helpers, occupancy=occupancy, places=places)}"
     return KernelCode(
         name=name, entry=name, source=source, parameters=core.arguments.parameters(), threads=threads, shared_bytes=memory.bytes()
     )

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from attn_mlir.backends.gpu.kernel import KernelCode
 from attn_mlir.backends.nvidia.hopper.core import Core
-from attn_mlir.backends.nvidia.hopper.kernel_text import header
+from attn_mlir.backends.nvidia.hopper.kernel_text import WORDS, header
 from attn_mlir.backends.nvidia.hopper.memory import of_warps
 from attn_mlir.backends.nvidia.hopper.pairs_bands import HEADER as BANDS
 from attn_mlir.backends.nvidia.hopper.pairs_claims import FIELD as CLAIMS
@@ -44,7 +44,6 @@ from attn_mlir.backends.nvidia.hopper.windows import same_for_batches
 from attn_mlir.errors import UnsupportedError
 from attn_mlir.mlir import ir
 
-WORDS = "#define ATTN_DESCRIPTOR_WORDS"
 _NAMES = ("step", "stage", "parity", "columns", "query", "chunk", "place", "to", "first", "second", "at", "inside", "warp", "barriers")
 _NAMES += (
     "store_row", "tile_row", "add_row", "add_chunk", "odd_row", "key", "k", "first_column", "memory", "present", "column_float",

@@ -76,7 +76,8 @@ def plan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int |
 def makes_scan(kernel: ir.Operation) -> bool:
     """Whether a scan over chunks is of a form and size that passes make no slower than another code generator."""
     rows = rows_and_state(kernel)
-    return bool(adds_to_state(kernel)) or (bool(rows) and not (gives_products(kernel) and rows in thresholds.HOPPER_PRODUCTS))
+    slower = rows in thresholds.HOPPER_ROWS or (gives_products(kernel) and rows in thresholds.HOPPER_PRODUCTS)
+    return bool(adds_to_state(kernel)) or (bool(rows) and not slower)
 
 
 def _scan(kernel: ir.Operation, target: NvidiaTarget, choices: Mapping[str, int | str]) -> Fields | Refusal | None:
