@@ -20,6 +20,8 @@ class IntegerContext:
     helpers: set[str] = field(default_factory=set)
     divisors: dict[ir.Value, str] = field(default_factory=dict)
     """Values of which a `Divisor` (see `scalar_ops.HELPERS`) is in scope, by its name."""
+    unsigned: bool = False
+    """Whether quotients by what may be 0 are printed without signs: a third of the instructions, and more registers in some kernels."""
 
     def type_of(self, value: ir.Value) -> str:
         """The C++ type that `value` is kept in."""
@@ -114,8 +116,7 @@ class IntegerPrinter:
             rounds = True
         if rounds and positive and wide == "int":
             return f"((int)((unsigned){a} {operator} (unsigned){b}))"
-        if helper in ("quotient", "remainder") and wide == "int" and ranges[0][0] >= 0 and ranges[1][0] == 0:
-            # As the helpers do, but without signs: a third of the instructions.
+        if self._context.unsigned and helper in ("quotient", "remainder") and wide == "int" and ranges[0][0] >= 0 and ranges[1][0] == 0:
             return f"((int)((unsigned){a} {operator} (unsigned)({b} > 0 ? {b} : 1)))"
         text = f"({a} {operator} {b})" if rounds else f"{self._helper(helper)}<{wide}>({a}, {b})"
         return text if wide == result else f"(({result}){text})"

@@ -112,6 +112,10 @@ class Scalars:
         """See `scalar_integers.IntegerContext`."""
         return self._context.divisors
 
+    def divide_unsigned(self) -> None:
+        """See `scalar_integers.IntegerContext`."""
+        self._context.unsigned = True
+
     def type_of(self, value: ir.Value) -> str:
         """The C++ type that `value` is kept in."""
         return self._context.type_of(value)

@@ -39,7 +39,7 @@ FAULTS = (
     Fault("halves of a row do not exchange their maximum", r"attn::other_half\((row_max\w*)\)", r"\1"),
     Fault("halves of a row do not exchange their sum", r"(\w+) \+ attn::other_half\((\w+)\)", r"\1 + \2"),
     Fault("exchange with the wrong lane", r"\(thread\(\) & 63\) \^ 32", "(thread() & 63) ^ 16"),
-    Fault("key head of another group", r"\(int\)\(\(unsigned\)head / \(unsigned\)\(\w+ > 0 \? \w+ : 1\)\)", "(head % k_n1)"),
+    Fault("key head of another group", r"quotient<int>\(head, \w+\)", "(head % k_n1)"),
     Fault("query head of another group", r"= head \* (\w+);", r"= (k_n1 - 1 - head) * \1;", backward=True),
     Fault("sums not rescaled", r"(void rescale\((?:.|\n)*?)tile\[n\] \*= factor;", r"\1;", case="softmax", scale=8.0),
     Fault("factors of weights not taken out", r"multiply\(sum, 1\.0f / scale\);", "", backward=True),

@@ -46,12 +46,12 @@ def test_blocks_are_chosen_again() -> None:
     [
         (masks.sliding_window(100), 64, "warp", "warpgroup"),
         (masks.sliding_window(100, 20), 64, "warp", "warpgroup"),
-        (masks.sliding_window(100), 128, "warp", None),
+        (masks.sliding_window(100), 128, "warp", "late"),
         (lambda b, h, q_idx, kv_idx: q_idx % 4 >= kv_idx % 4, 64, "hopper", None),
     ],
 )
 def test_windows(mask: Any, head: int, emitter: str, chosen: str | None) -> None:
-    """Sliding windows of 64 columns have such a warpgroup; other masks of as many ops do not."""
+    """Sliding windows of 64 columns have such a warpgroup, of 128 columns sums a step late; other masks of as many ops have neither."""
     call = attn_mlir.Attention(mask_mod=mask)
     call.__dict__.update(_last=Inputs("f16", head, head), _form=None)
     outline = prepare_derivative("bwd", ("q", "k", "v"), pipeline.outline("sm_90a"))

@@ -107,7 +107,11 @@ FAULTS: list[tuple[str, str, Callable[[Ops], None]]] = [
     ("weights multiplied before they are told", f"{_EARLY}, {_LATE}", without(ring, "wait", "full")),
     ("weights not told", "deadlock", without(ring, "arrive", "full")),
     ("weights not given back", "deadlock", without(ring, "arrive", "free")),
-    ("weights given back before their product is done, without weights, too", f"{_LATE}, deadlock, too many arrivals", given_back_early),
+    (
+        "weights given back before their product is done, without weights, too",
+        f"{_LATE}, deadlock, too many arrivals, missed phase",
+        given_back_early,
+    ),
     ("weights told before they are written", f"{_EARLY}, {_LATE}, missing fence", told_early(ring)),
     ("weights written without a fence", "missing fence", lambda ops: ops["fence_async"][0].erase()),
     ("what the first iteration multiplies is added", "wrong numbers, too many arrivals, deadlock, wrong phase", first_kept),

@@ -39,6 +39,7 @@ class ScanCore(ViewCore[str]):
 
     def __init__(self, kernel: ir.Operation, layout: WarpScanLayout) -> None:
         super().__init__(kernel, 0, _TAKEN)
+        self.scalars.divide_unsigned()
         self.layout = layout
         self.residuals = residuals(kernel)
         self.sums: dict[ir.Value, tuple[SharedPlace, int]] = {}

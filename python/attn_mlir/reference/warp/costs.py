@@ -14,6 +14,8 @@ _OF_DROPOUT = 6
 """Operations of an element."""
 _SHARED = 128.0
 """Bytes that warps read or write of shared memory in a cycle."""
+_FOUND = 32
+"""Pages that the lanes of a warp look up."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,7 @@ COSTS: dict[str, tuple[str, str, Callable[[Costs, Inst], float]]] = {
     "warp.copy_rows_async": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[4].shape[1] / costs.bytes),
     "warp.copy_rows_lanes_async": ("load", "copies", lambda costs, inst: 4.0 * inst.attributes["count"] / costs.bytes),
     "warp.copy_rows_scaled": ("load", "copies", lambda costs, inst: 4.0 * inst.sources[5].shape[1] / costs.bytes),
+    "warp.find_pages": ("load", "copies", lambda costs, inst: 4.0 * _FOUND / costs.bytes),
     "warp.copy_pages_async": ("load", "copies", _of(-3, lambda costs: costs.bytes)),
     "warp.copy_window_async": ("load", "copies", _of(-3, lambda costs: costs.bytes)),
     "warp.load_async": ("load", "copies", _loaded),
