@@ -1,6 +1,8 @@
 """Computes what maps make of numbers of rows alone once, on the way to shared memory."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.maps import constant_beside
@@ -9,6 +11,18 @@ from attn_mlir.dialects.warp.copies import SLOPE
 from attn_mlir.mlir import arith, ir
 from attn_mlir.passes.base import Pass
 from attn_mlir.passes.regions import find_all
+
+
+class BoundedProduct(Protocol):
+    """What a map makes of a number of a row: at least a product with a constant, and maybe a bound."""
+
+    @property
+    def factor(self) -> ir.Attribute: ...
+    @property
+    def most(self) -> ir.Attribute | None: ...
+
+
+Made = TypeVar("Made", bound=BoundedProduct)
 
 
 @dataclass(frozen=True)
@@ -43,30 +57,47 @@ def _scale(kernel: ir.Operation) -> None:
         raise Refused("the schedule says that maps scale numbers of rows")
     for copy in find_all(kernel, "warp.copy_rows_scaled"):
         _move_behind(copy)
+    change_copies(kernel, _change)
+
+
+def change_copies(kernel: ir.Operation, change: Callable[[ir.Value, list[ir.Operation]], None]) -> None:
+    """Calls `change` with each buffer of numbers of rows and the copies that bring them, as `change_parts` does."""
     copies: dict[ir.Value, list[ir.Operation]] = {}
     for copy in find_all(kernel, "warp.copy_rows_async"):
         copies.setdefault(copy.operands[4], []).append(copy)
-    change_parts(copies.items(), lambda item: _change(*item), "no copy brings numbers of rows")
+    change_parts(copies.items(), lambda item: change(*item), "no copy brings numbers of rows")
+
+
+def read_all(buffer: ir.Value, copies: list[ir.Operation], read: Callable[[ir.Operation], Made]) -> list[tuple[ir.Operation, Made]]:
+    """The loads of a buffer's numbers, and what maps make of each. Raises Refused where these are different things."""
+    loads = [use.owner.operation for use in buffer.uses if use.owner.operation not in copies]
+    found = [(load, read(load)) for load in loads]
+    if not found or len({(str(each.factor), str(each.most)) for _, each in found}) > 1:
+        raise Refused("maps make different things of the numbers of rows that a copy brings")
+    return found
+
+
+def scale_copy(copy: ir.Operation, slope: ir.Value, factor: ir.Attribute, most: ir.Attribute) -> ir.Operation:
+    """A `warp.copy_rows_scaled` where a copy stands, which goes."""
+    operands = list(copy.operands)
+    operands.insert(SLOPE, slope)
+    made = ir.Operation.create("warp.copy_rows_scaled", operands=operands, attributes={"factor": factor, "most": most})
+    copy.erase()
+    return made
 
 
 def _change(buffer: ir.Value, copies: list[ir.Operation]) -> None:
     """Lets the copies of a buffer's numbers scale them. Raises Refused, with nothing changed."""
-    loads = [use.owner.operation for use in buffer.uses if use.owner.operation not in copies]
-    found = [_read(load) for load in loads]
-    if not found or len({(str(each.factor), str(each.most)) for each in found}) > 1:
-        raise Refused("maps make different things of the numbers of rows that a copy brings")
-    for load, each in zip(loads, found, strict=True):
+    found = read_all(buffer, copies, _read)
+    for load, each in found:
         each.result.replace_all_uses_with(load.results[0])
     with buffer.owner.location:  # type: ignore[union-attr]
-        most = found[0].most or ir.FloatAttr.get(ir.F32Type.get(), float("inf"))
+        _, first = found[0]
+        most = first.most or ir.FloatAttr.get(ir.F32Type.get(), float("inf"))
     for copy in copies:
-        attributes = {"factor": found[0].factor, "most": most}
         with copy.location, ir.InsertionPoint(copy):
-            operands = list(copy.operands)
-            operands.insert(SLOPE, arith.ConstantOp(ir.F32Type.get(), 0.0).result)
-            made = ir.Operation.create("warp.copy_rows_scaled", operands=operands, attributes=attributes)
+            made = scale_copy(copy, arith.ConstantOp(ir.F32Type.get(), 0.0).result, first.factor, most)
         _move_behind(made)
-        copy.erase()
 
 
 def _move_behind(copy: ir.Operation) -> None:

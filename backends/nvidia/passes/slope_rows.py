@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from attn_mlir.backends.nvidia.forming.facts import wanted
 from attn_mlir.backends.nvidia.forming.maps import constant_beside, is_free
-from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels, change_parts
-from attn_mlir.dialects.warp.copies import SLOPE
+from attn_mlir.backends.nvidia.forming.refusal import Refused, change_kernels
+from attn_mlir.backends.nvidia.passes.scale_rows import change_copies, read_all, scale_copy
 from attn_mlir.mlir import ir
 from attn_mlir.passes.base import Pass
-from attn_mlir.passes.regions import clone_op, find_all, maker, makers_in
+from attn_mlir.passes.regions import clone_op, maker, makers_in
 
 
 @dataclass(frozen=True)
@@ -45,33 +45,25 @@ def _slope(kernel: ir.Operation) -> None:
         raise Refused("the schedule says that maps scale numbers of rows")
     if "tile.kernel" in kernel.attributes:
         raise Refused("past the end of a packed sequence there are rows of others")
-    copies: dict[ir.Value, list[ir.Operation]] = {}
-    for copy in find_all(kernel, "warp.copy_rows_async"):
-        copies.setdefault(copy.operands[4], []).append(copy)
-    change_parts(copies.items(), lambda item: _change(*item), "no copy brings numbers of rows")
+    change_copies(kernel, _change)
 
 
 def _change(buffer: ir.Value, copies: list[ir.Operation]) -> None:
     """Lets the copies of a buffer's numbers add terms of places. Raises Refused, with nothing changed."""
-    loads = [use.owner.operation for use in buffer.uses if use.owner.operation not in copies]
-    found = [_read(load) for load in loads]
-    if not found or len({(str(each.factor), str(each.most)) for each in found}) > 1:
-        raise Refused("maps make different things of the numbers of rows that a copy brings")
+    read = read_all(buffer, copies, _read)
+    found = [each for _, each in read]
     of_each = [[each for each in found if _beside(copy, each.map_)] for copy in copies]
     if any(len(each) != 1 for each in of_each) or len(copies) != len(found):
         raise Refused("numbers of rows are read by other maps than that of the block that copies them")
     needed = [_needed(each) for each in found]
-    for load, each in zip(loads, found, strict=True):
+    for load, each in read:
         each.result.replace_all_uses_with(load.results[0])
     for copy, (each,) in zip(copies, of_each, strict=True):
         with copy.location, ir.InsertionPoint(copy):
             known: dict[ir.Value, ir.Value] = {}
             for op in needed[found.index(each)]:
                 clone_op(op, known)
-            operands = list(copy.operands)
-            operands.insert(SLOPE, known.get(each.slope, each.slope))
-            ir.Operation.create("warp.copy_rows_scaled", operands=operands, attributes={"factor": each.factor, "most": each.most})
-        copy.erase()
+            scale_copy(copy, known.get(each.slope, each.slope), each.factor, each.most)
 
 
 def _beside(copy: ir.Operation, map_: ir.Operation) -> bool:
