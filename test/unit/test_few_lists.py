@@ -14,7 +14,7 @@ from attn_mlir.backends.nvidia.hopper.few_rows import HELPERS
 from attn_mlir.backends.prepared import ListPlaces, ListShapes, WantedLists
 from attn_mlir.runtime.prepared_lists import by_torch, placed_by_torch
 from host_kernels import host_library
-from test_prepared_lists import CASES, PLACED
+from test_prepared_lists import CASES, PLACED, drawn
 
 _THREADS = 64
 _CALLS = f"""
@@ -70,17 +70,10 @@ def compare(got: Any, used: torch.Tensor, want: Any, keys_of_page: int) -> None:
 @pytest.mark.parametrize("shift", ["all", "top", "bottom"])
 @pytest.mark.parametrize("case", list(CASES))
 def test_parts_of_lists(case: str, shift: str, parts: int, length: int, library: Any) -> None:
-    batch, heads, count_of, count, blocks, keys, last, queries, repeat = CASES[case]
-    size, kv_len = max(1, count_of * queries - queries // 2), (blocks - 1) * keys + last
-    shifted = {"all": None, "top": 0, "bottom": kv_len - size}[shift]
-    shapes = ListShapes(batch, heads, count_of, count, blocks, keys, kv_len, queries, size, shifted, repeat, repeat, heads)
-    index = torch.randint(-1, blocks, (batch, heads, count_of, count), dtype=torch.int32)
-    index[:, :, 0] = -1
-    index[0, 0, -1] = blocks - 1
-    index = index.mT.contiguous().mT
-    length = max(length, -(-count * keys // parts))
+    index, shapes = drawn(case, shift)
+    length = max(length, -(-shapes.count * shapes.keys // parts))
     got, used = made(library, index, shapes, parts, length)
-    compare(got, used, by_torch(index, shapes, WantedLists()), keys)
+    compare(got, used, by_torch(index, shapes, WantedLists()), shapes.keys)
 
 
 @needs_host_clang

@@ -78,26 +78,32 @@ def hosted(library: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused.cuda, "is_capturing", lambda index: False)
 
 
-@needs_host_clang
-@pytest.mark.parametrize("shift", ["all", "top", "bottom"])
-@pytest.mark.parametrize("case", list(CASES))
-def test_the_same_as_by_torch(case: str, shift: str, hosted: None) -> None:
+def drawn(case: str, shift: str) -> tuple[torch.Tensor, ListShapes]:
+    """Lists of a case, strided, with one entry that is none and one of the last block; with an end of keys ("top", "bottom"), or "all"."""
     batch, heads, lists, count, blocks, keys, last, queries, repeat = CASES[case]
-    length, kv_len = max(1, lists * queries - queries // 2), (blocks - 1) * keys + last
-    shifted = {"all": None, "top": 0, "bottom": kv_len - length}[shift]
-    shapes = ListShapes(batch, heads, lists, count, blocks, keys, kv_len, queries, length, shifted, repeat, repeat, heads)
+    size, kv_len = max(1, lists * queries - queries // 2), (blocks - 1) * keys + last
+    shifted = {"all": None, "top": 0, "bottom": kv_len - size}[shift]
+    shapes = ListShapes(batch, heads, lists, count, blocks, keys, kv_len, queries, size, shifted, repeat, repeat, heads)
     index = torch.randint(-1, blocks, (batch, heads, lists, count), dtype=torch.int32)
     index[:, :, 0] = -1
     index[0, 0, -1] = blocks - 1
     index = index.mT.contiguous().mT
-    wanted = WantedLists(True, True, shifted is not None, True)
+    return index, shapes
+
+
+@needs_host_clang
+@pytest.mark.parametrize("shift", ["all", "top", "bottom"])
+@pytest.mark.parametrize("case", list(CASES))
+def test_the_same_as_by_torch(case: str, shift: str, hosted: None) -> None:
+    index, shapes = drawn(case, shift)
+    wanted = WantedLists(True, True, shift != "all", True)
     got, want = fused.prepare_lists(index, shapes, wanted), by_torch(index, shapes, wanted)
     assert got is not None and got.wrong is not None and not got.wrong(True)
     for name in ("pages", "used", "listed", "shifts", "seen"):
         mine, right = getattr(got, name), getattr(want, name)
         assert (mine is None) == (right is None), name
         assert mine is None or torch.equal(mine, right), name
-    tile = keys // 2 if keys > 1 else 1
+    tile = max(1, shapes.keys // 2)
     mine, right = got.inverse(tile, True), want.inverse(tile, True)
     assert mine[1].shape == right[1].shape
     for (a, b), (c, d) in zip(mine[1].view(-1, 2).tolist(), right[1].view(-1, 2).tolist(), strict=True):
