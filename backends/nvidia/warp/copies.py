@@ -12,7 +12,7 @@ from attn_mlir.dialects.warp.copies import SLOPE, TURNED
 from attn_mlir.dialects.warp.kinds import swizzle_of
 from attn_mlir.mlir import ir
 
-_SCALED, _SLOPED = "attn_scaled_rows.cuh", "attn_sloped_rows.cuh"
+_SCALED = "attn_scaled_rows.cuh"
 """Helpers of numbers that are computed with on their way to shared memory."""
 _SUMS = "attn_row_sums.cuh"
 """The helper that adds numbers up across lanes."""
@@ -73,11 +73,10 @@ def _copy_rows(printer: WarpPrinter, op: ir.Operation, *operands: Any) -> None:
         printer.line(f"if (warp == 0) attn::copy_rows<{columns}>({values});")
         return
     factor, most = (float_literal(plain(op, name)) for name in ("factor", "most"))
+    printer.headers[_SCALED] = None
     if constant(op.operands[SLOPE]) == 0:
-        printer.headers[_SCALED] = None
         printer.line(f"if (warp == 0) attn::scale_rows<{columns}>({values}, {factor}, {most});")
         return
-    printer.headers[_SLOPED] = None
     printer.line(f"if (warp == 0) attn::slope_rows<{columns}>({values}, {factor}, {slope[0]}, {most});")
 
 
