@@ -99,8 +99,7 @@ class FewDecode(NamedTuple):
         rows = (batch * cut.parts, heads, group)
         partial = [empty((*rows, made.shapes[0][3]), dtype=torch.float32, device=q.device)]
         partial += [empty(rows, dtype=torch.float32, device=q.device) for _ in range(self.partial - 1)]
-        given = lists.form if thresholds.FEW_AHEAD else lists.form[:-4] + bytes(4)  # how many pages there are that may be brought closer
-        form = FewForm(given + _PLACE.pack(cut.length, group, cut.row_blocks, cut.parts))
+        form = FewForm(lists.form + _PLACE.pack(cut.length, group, cut.row_blocks, cut.parts))
         form.grid, form.parts = (batch * cut.row_blocks * cut.parts, heads, 1), cut.parts
         seen = [by_heads(value, heads) if number == kernel.over else value for number, value in enumerate(inputs)]
         start(NAME, [*seen, *partial, *(by_heads(x, heads) for x in results), form], len(results))

@@ -49,8 +49,6 @@ BROUGHT_PAGES: Annotated[int, Provenance("2026-11-28", "H100", "docs/notes/servi
 """Bytes of a page of keys and values, up to which that takes less time than it saves."""
 FEW_PROGRAMS: Annotated[float, Provenance("2026-11-28", "H200", "docs/notes/few-queries.md")] = 0.5
 """Blocks of rows of single queries with lists of keys, of a multiprocessor, up to which one kernel makes lists ready and merges parts."""
-FEW_AHEAD: Annotated[bool, Provenance("2026-11-28", "H200", "docs/notes/few-queries.md")] = False
-"""Whether what is listed is brought to the second level cache while these sort lists: they wait for as long as it takes to ask."""
 FEW_PARTS: Annotated[int, Provenance("2026-11-28", "H200", "docs/notes/few-queries.md")] = 8
 """Parts of their keys at most: the thread blocks of a cluster that every GPU runs."""
 WIDENING: Annotated[dict[int, tuple[int, int, int]], Provenance("2026-11-27", "ptxas", "docs/notes/fp8-hopper.md")] = {

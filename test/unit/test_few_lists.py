@@ -25,7 +25,7 @@ struct CallFew {{
 static void few(const CallFew f) {{
   const int parts = f.few.parts, part = blockIdx.x % parts, begin = part * f.few.length;
   const int end = part + 1 == parts ? f.few.lists.count * f.few.lists.keys : begin + f.few.length;
-  f.used[blockIdx.x] = attn_list_part<{_THREADS}>(f.few.lists, host_memory, blockIdx.x / parts, begin, end, part, parts);
+  f.used[blockIdx.x] = attn_list_part<{_THREADS}>(f.few.lists, host_memory, blockIdx.x / parts, begin, end);
 }}
 extern "C" void call_few(const void *form, int blocks, int bytes) {{ host_launch(few, form, blocks, 1, {_THREADS}, bytes); }}
 """

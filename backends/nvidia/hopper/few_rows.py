@@ -45,10 +45,8 @@ class FewRows:
             f"const int few_first = blockIdx.x / few_parts % few.row_blocks * {ROWS}, few_keys = few_part * few.length;",
             "const int few_end = few_part + 1 == few_parts ? few.lists.count * few.lists.keys : few_keys + few.length;",
             "const long long few_stride = few.lists.count * (few.lists.sequences ? few.lists.each : 1);",
-            # Whose thread blocks bring what is listed closer.
-            "const int few_share = blockIdx.y == 0 && few_first == 0 ? few_part : -1;",
             f"const int few_seen = attn_list_part<{threads}>(",
-            "    few.lists, reinterpret_cast<int *>(memory), few_sequence, few_keys, few_end, few_share, few_parts);",
+            "    few.lists, reinterpret_cast<int *>(memory), few_sequence, few_keys, few_end);",
             "attn::fence_proxy_async();",  # TMA writes to where the list was sorted
             "__syncthreads();",  # pages are written
             "int few_begin[1] = {few_sequence}, few_one[1] = {1}, few_zero[1] = {0}, few_used[1] = {few_seen};",

@@ -26,9 +26,9 @@ __device__ __forceinline__ int attn_set_bit(unsigned word, int before) {
 }
 
 // How many keys a sequence sees, once the pages of the blocks that keys [begin, end) are in are written, of all threads of a block. `memory` has room for
-// a bit for each block and an eighth more, and 2 T + 64 numbers. `rank` of `ranks`: whose share of what is listed is brought closer, negative: nobody's.
+// a bit for each block and an eighth more, and 2 T + 64 numbers.
 template <int T>
-__device__ __forceinline__ int attn_list_part(const AttnLists &f, int *memory, int sequence, int begin, int end, int rank, int ranks) {
+__device__ __forceinline__ int attn_list_part(const AttnLists &f, int *memory, int sequence, int begin, int end) {
   const int words = (f.blocks + 31) / 32, t = threadIdx.x, heads = f.heads * f.repeat;
   int shift = 3; // a thread has 2^shift words one after another, and one that is not used, by which threads read different banks
   while (T << shift < words) ++shift;
@@ -61,17 +61,6 @@ __device__ __forceinline__ int attn_list_part(const AttnLists &f, int *memory, i
     if (i - t >= f.count) break;
 #pragma unroll
     for (int n = 0; n < kAhead; ++n) entries[n] = i + n * T < f.count ? from[(i + n * T) * f.stride_n] : -1;
-  }
-  if (rank >= 0 && f.ahead_pages) {
-#pragma unroll 1
-    for (int i = rank * T + t; i < f.count * each; i += ranks * T) {
-      const int e = from[i / each * f.stride_n];
-      if ((unsigned)e >= (unsigned)f.blocks || e * f.keys >= limit) continue;
-      const int page = f.sequences ? attn_place(f, owner, head, e * each + i % each) : base + e;
-      if (page < 0 || page >= f.ahead_pages) continue;
-      attn_bring(f.ahead[0] + page * f.ahead_step[0], f.ahead_bytes[0]);
-      if (f.ahead[1]) attn_bring(f.ahead[1] + page * f.ahead_step[1], f.ahead_bytes[1]);
-    }
   }
   if (wrong != -1 && f.wrong) {
     f.wrong[1] = f.blocks;
